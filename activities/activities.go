@@ -1,0 +1,166 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"github.com/tinerun/tine/internal/eventlog"
+	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/policy"
+	"github.com/tinerun/tine/resources"
+)
+
+// Options configure Activities. Package worker fills them in.
+type Options struct {
+	// Policy decides the steps. Nil allows all.
+	Policy policy.Engine
+	// Resources are the worker's drivers. Nil means none.
+	Resources *resources.Set
+	// Tools and Steps are the bodies of tools and local steps.
+	Tools, Steps []Handler
+	// Descriptions tell models what tools do, by name.
+	Descriptions map[string]string
+	// Models answer llm_calls, by the name of their reference.
+	Models map[string]Model
+	// HeartbeatTimeout is the default for activities. Zero means 30 seconds.
+	HeartbeatTimeout time.Duration
+	// HostTimeout is how long a task waits for the one host that can run it. Zero
+	// means 10 minutes.
+	HostTimeout time.Duration
+	// Decoder reads histories of other executions.
+	Decoder eventlog.Decoder
+}
+
+// Defaults of Options.
+const (
+	DefaultHeartbeatTimeout = 30 * time.Second
+	// A host that reboots, or a server that was down, should not end executions.
+	DefaultHostTimeout = 10 * time.Minute
+)
+
+// Activities is everything that a worker runs outside of workflow code.
+type Activities struct {
+	opts             Options
+	policy           policy.Engine
+	resources        *resources.Set
+	tools, steps     map[string]Handler
+	descriptions     map[string]string
+	models           map[string]Model
+	searchAttributes atomic.Pointer[string]
+}
+
+// New checks the options. Two bodies under one name are an error, also if one is a
+// tool and the other a local step, since both may be activity types.
+func New(opts Options) (*Activities, error) {
+	if opts.Policy == nil {
+		opts.Policy = policy.AllowAll{}
+	}
+	if opts.Resources == nil {
+		empty, err := resources.NewSet()
+		if err != nil {
+			return nil, err
+		}
+		opts.Resources = empty
+	}
+	if opts.HeartbeatTimeout == 0 {
+		opts.HeartbeatTimeout = DefaultHeartbeatTimeout
+	}
+	if opts.HostTimeout == 0 {
+		opts.HostTimeout = DefaultHostTimeout
+	}
+	a := &Activities{
+		opts: opts, policy: opts.Policy, resources: opts.Resources,
+		tools: map[string]Handler{}, steps: map[string]Handler{},
+		descriptions: opts.Descriptions, models: opts.Models,
+	}
+	if err := a.index(opts.Tools, opts.Steps); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Activities) index(tools, steps []Handler) error {
+	own, err := ownSteps()
+	if err != nil {
+		return err
+	}
+	taken := map[string]bool{}
+	add := func(into map[string]Handler, handlers []Handler) error {
+		for _, h := range handlers {
+			if taken[h.name] {
+				return fmt.Errorf("two tools or local steps are called %q", h.name)
+			}
+			taken[h.name] = true
+			into[h.name] = h
+		}
+		return nil
+	}
+	if err := add(a.steps, own); err != nil {
+		return err
+	}
+	if err := add(a.tools, tools); err != nil {
+		return err
+	}
+	return add(a.steps, steps)
+}
+
+// ownSteps are the local steps that package workflows offers itself. Those that
+// wait have no body, but their names are taken.
+func ownSteps() ([]Handler, error) {
+	nowHandler, err := NewHandler(protocol.StepNow, now)
+	if err != nil {
+		return nil, err
+	}
+	uuidHandler, err := NewHandler(protocol.StepUUID, newUUID)
+	if err != nil {
+		return nil, err
+	}
+	return []Handler{nowHandler, uuidHandler}, nil
+}
+
+// SetSearchAttributes says that namespace has Tine's search attributes. Without them
+// executions do not set any: Temporal would refuse the workflow task.
+func (a *Activities) SetSearchAttributes(namespace string) { a.searchAttributes.Store(&namespace) }
+
+func (a *Activities) hasSearchAttributes(ctx context.Context) bool {
+	namespace := a.searchAttributes.Load()
+	return namespace != nil && *namespace == activity.GetInfo(ctx).WorkflowNamespace
+}
+
+// Close closes the handles of resources.
+func (a *Activities) Close() { a.resources.Close() }
+
+// Registry is the part of Temporal's worker.Registry that Register needs.
+type Registry interface {
+	RegisterActivityWithOptions(a any, options activity.RegisterOptions)
+}
+
+// Register registers the activities and local activities under their recorded names.
+func (a *Activities) Register(r Registry) {
+	for name, fn := range map[string]any{
+		protocol.ActivityBegin:          a.begin,
+		protocol.ActivityDecide:         a.decide,
+		protocol.ActivityStep:           a.step,
+		protocol.ActivitySettle:         a.settle,
+		protocol.ActivityNote:           a.note,
+		protocol.ActivityGenerate:       a.generate,
+		protocol.ActivityLoadPrefix:     a.loadPrefix,
+		protocol.ActivityCreateResource: a.createResource,
+		protocol.ActivityCheckpoint:     a.checkpoint,
+	} {
+		r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
+	}
+	for _, handlers := range []map[string]Handler{a.tools, a.steps} {
+		for name, h := range handlers {
+			r.RegisterActivityWithOptions(
+				func(ctx context.Context, args json.RawMessage, envelope protocol.Call) (json.RawMessage, error) {
+					return a.runStep(ctx, h, args, envelope)
+				}, activity.RegisterOptions{Name: name})
+		}
+	}
+}

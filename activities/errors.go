@@ -1,0 +1,39 @@
+package activities
+
+import (
+	"errors"
+	"time"
+)
+
+type retryable struct {
+	err   error
+	delay time.Duration
+}
+
+func (r *retryable) Error() string { return r.err.Error() }
+func (r *retryable) Unwrap() error { return r.err }
+
+// Retryable marks err as one that another attempt may mend: Temporal runs the
+// step again, with growing delays, until its attempts are used up. An unmarked error is
+// the step's outcome at once. It has no effect on an at_most_once step.
+func Retryable(err error) error {
+	return RetryableAfter(err, 0)
+}
+
+// RetryableAfter is Retryable with the delay before the next attempt, such as a
+// server's Retry-After. Zero means Temporal's own.
+func RetryableAfter(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryable{err: err, delay: delay}
+}
+
+// RetryDelay reports whether err is marked as retryable, and its delay.
+func RetryDelay(err error) (time.Duration, bool) {
+	var r *retryable
+	if !errors.As(err, &r) {
+		return 0, false
+	}
+	return r.delay, true
+}

@@ -1,0 +1,101 @@
+package tine
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/tinerun/tine/internal/eventlog"
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// What an execution's history says, in the shapes of the command line's JSON.
+type (
+	Event       = eventlog.Event
+	Step        = eventlog.Step
+	Resource    = eventlog.Resource
+	Checkpoint  = eventlog.Checkpoint
+	ForkPoints  = eventlog.ForkPoints
+	Divergence  = protocol.Divergence
+	Restoration = protocol.Restoration
+	StepError   = protocol.StepError
+)
+
+// Statuses of an execution.
+const (
+	StatusPending   = protocol.StatusPending
+	StatusRunning   = protocol.StatusRunning
+	StatusBlocked   = protocol.StatusBlocked
+	StatusCompleted = protocol.StatusCompleted
+	StatusFailed    = protocol.StatusFailed
+	StatusCancelled = protocol.StatusCancelled
+)
+
+// Execution describes one run of an agent on an input.
+type Execution struct {
+	ID      string `json:"id"`
+	RunID   string `json:"run_id,omitempty"`
+	AgentID string `json:"agent_id"`
+	// Status is one of the Status constants.
+	Status            string          `json:"status"`
+	Input             json.RawMessage `json:"input,omitempty"`
+	Output            json.RawMessage `json:"output,omitempty"`
+	FailureReason     string          `json:"failure_reason,omitempty"`
+	Session           string          `json:"session,omitempty"`
+	ParentExecutionID string          `json:"parent_execution_id,omitempty"`
+	// ForkedFrom, ForkSeq and Restoration are set for forks.
+	ForkedFrom    string                 `json:"forked_from,omitempty"`
+	ForkSeq       int64                  `json:"fork_seq,omitempty"`
+	Restoration   map[string]Restoration `json:"restoration,omitempty"`
+	CreatedAt     time.Time              `json:"created_at"`
+	ClosedAt      *time.Time             `json:"closed_at,omitempty"`
+	LatestSeq     int64                  `json:"latest_seq,omitempty"`
+	HistoryEvents int64                  `json:"history_events,omitempty"`
+	// Runs are the run ids of the workflow, oldest first.
+	Runs       []string    `json:"runs,omitempty"`
+	TaskQueue  string      `json:"task_queue,omitempty"`
+	Resources  []*Resource `json:"resources,omitempty"`
+	Divergence *Divergence `json:"divergence,omitempty"`
+	// Pending are the activities under way, with what Temporal knows of their attempts.
+	Pending []PendingActivity `json:"pending,omitempty"`
+	// Notes say in words what keeps the execution from going on.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Closed reports whether the execution has ended.
+func (e *Execution) Closed() bool {
+	switch e.Status {
+	case StatusCompleted, StatusFailed, StatusCancelled:
+		return true
+	default:
+		return false
+	}
+}
+
+// PendingActivity is an activity that has not ended.
+type PendingActivity struct {
+	// StepID is set if the activity is a step's.
+	StepID      string     `json:"step_id,omitempty"`
+	Type        string     `json:"type"`
+	State       string     `json:"state"` // scheduled, started or cancel_requested
+	Attempt     int32      `json:"attempt"`
+	LastFailure string     `json:"last_failure,omitempty"`
+	NextAttempt *time.Time `json:"next_attempt_at,omitempty"`
+}
+
+func describeLog(log *eventlog.Log) *Execution {
+	e := &Execution{
+		ID: log.ExecutionID, RunID: log.RunID, AgentID: log.AgentID, Status: log.Status,
+		Input: log.Input, Output: log.Output, FailureReason: log.FailureReason,
+		Session: log.Session, ParentExecutionID: log.Parent,
+		CreatedAt: log.CreatedAt, LatestSeq: log.LatestSeq(), HistoryEvents: log.HistoryEvents,
+		Runs: []string{log.RunID}, TaskQueue: log.TaskQueue,
+		Resources: log.Resources, Divergence: log.Divergence,
+	}
+	if !log.ClosedAt.IsZero() {
+		e.ClosedAt = &log.ClosedAt
+	}
+	if fork := log.Fork; fork != nil {
+		e.ForkedFrom, e.ForkSeq, e.Restoration = fork.ExecutionID, fork.AtSeq, fork.Restoration
+	}
+	return e
+}

@@ -1,0 +1,57 @@
+package tine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// ForkRequest asks for a fork.
+type ForkRequest struct {
+	// ExecutionID is the source. It may be running or closed, and stays as it is.
+	ExecutionID string
+	// AtSeq is the event after which the fork goes its own way, from 1.
+	AtSeq int64
+	// ID names the fork. Empty means a new UUID.
+	ID string
+	// Input replaces the source's input. Empty keeps it.
+	Input json.RawMessage
+	// TaskQueue is where the fork runs. Empty means where the source was started.
+	TaskQueue string
+	// Session puts the fork into a new session.
+	Session string
+}
+
+// Fork starts a new execution that has the source's steps up to AtSeq, and its resources
+// as the matching checkpoints hold them. No worker need run. An AtSeq outside
+// of the source's log is a *SeqError.
+func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) {
+	source, err := c.read(ctx, req.ExecutionID)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := source.PlanFork(req.AtSeq)
+	if err != nil {
+		return nil, fmt.Errorf("execution %s: %w", req.ExecutionID, err)
+	}
+	create := CreateRequest{
+		Agent: source.AgentID, Input: req.Input, ID: req.ID, TaskQueue: req.TaskQueue,
+		Session: req.Session, Parent: source.Parent,
+	}
+	if len(create.Input) == 0 {
+		create.Input = source.Input
+	}
+	if create.TaskQueue == "" {
+		create.TaskQueue = source.TaskQueue
+	}
+	return c.start(ctx, create, &protocol.Start{
+		Session: req.Session,
+		Parent:  source.Parent,
+		Fork: &protocol.Fork{
+			ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: plan.AtSeq,
+			HistoryEvents: plan.HistoryEvents, Restoration: plan.Restoration,
+		},
+	})
+}

@@ -1,0 +1,137 @@
+package tine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	failurepb "go.temporal.io/api/failure/v1"
+	historypb "go.temporal.io/api/history/v1"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+
+	"github.com/tinerun/tine/internal/eventlog"
+)
+
+// Get describes an execution: what its log says, what runs right now, and what keeps it
+// from going on.
+func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
+	described, err := c.temporal.DescribeWorkflowExecution(ctx, id, "")
+	if err != nil {
+		return nil, named(id, err)
+	}
+	runID := described.GetWorkflowExecutionInfo().GetExecution().GetRunId()
+	projector := eventlog.NewProjector(id, runID, c.decoder)
+	var taskFailure *failurepb.Failure
+	events := c.temporal.GetWorkflowHistory(ctx, id, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for events.HasNext() {
+		event, err := events.Next()
+		if err != nil {
+			return nil, named(id, err)
+		}
+		if err := projector.Add(event); err != nil {
+			return nil, err
+		}
+		taskFailure = lastTaskFailure(taskFailure, event)
+	}
+	e := describeLog(projector.Log())
+	if e.Closed() {
+		return e, nil
+	}
+	c.addPending(e, described)
+	c.addNotes(ctx, e, taskFailure)
+	return e, nil
+}
+
+// lastTaskFailure is why the execution's workflow task fails, if it does.
+func lastTaskFailure(last *failurepb.Failure, event *historypb.HistoryEvent) *failurepb.Failure {
+	switch event.GetEventType() {
+	case enumspb.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+		return event.GetWorkflowTaskFailedEventAttributes().GetFailure()
+	case enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+		return nil
+	default:
+		return last
+	}
+}
+
+func (c *Client) addPending(e *Execution, described *workflowservice.DescribeWorkflowExecutionResponse) {
+	for _, activity := range described.GetPendingActivities() {
+		e.Pending = append(e.Pending, c.pending(e, activity))
+	}
+}
+
+func (c *Client) pending(e *Execution, activity *workflowpb.PendingActivityInfo) PendingActivity {
+	p := PendingActivity{
+		Type:    activity.GetActivityType().GetName(),
+		State:   strings.ToLower(activity.GetState().String()),
+		Attempt: activity.GetAttempt(),
+	}
+	if !strings.HasPrefix(p.Type, "tine.") || p.Type == "tine.Generate" {
+		p.StepID = activity.GetActivityId()
+	}
+	if failure := activity.GetLastFailure(); failure != nil {
+		p.LastFailure = failure.GetMessage()
+	}
+	if next := activity.GetNextAttemptScheduleTime(); next != nil && p.Attempt > 1 {
+		at := next.AsTime()
+		p.NextAttempt = &at
+	}
+	return p
+}
+
+// addNotes says in words what an open execution waits for, if it is not itself.
+func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failurepb.Failure) {
+	if taskFailure != nil {
+		e.Notes = append(e.Notes, "its workflow task fails and is tried again: "+taskFailure.GetMessage())
+	}
+	if e.Status == StatusPending && taskFailure == nil {
+		note := fmt.Sprintf("no worker has picked it up yet; it waits on task queue %q", e.TaskQueue)
+		if c.polled(ctx, e.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW) == nobody {
+			note += ", which no worker serves"
+		}
+		e.Notes = append(e.Notes, note)
+		return
+	}
+	waiting := false
+	for _, p := range e.Pending {
+		if p.Attempt > 1 && p.LastFailure != "" {
+			e.Notes = append(e.Notes, fmt.Sprintf("%s is at attempt %d; the last one ended with: %s", p.Type, p.Attempt, p.LastFailure))
+		}
+		waiting = waiting || p.State == "scheduled"
+	}
+	if waiting {
+		c.noteHost(ctx, e)
+	}
+}
+
+// noteHost says that the host that holds the execution's resources serves no tasks.
+func (c *Client) noteHost(ctx context.Context, e *Execution) {
+	for _, r := range e.Resources {
+		if r.TaskQueue != "" && c.polled(ctx, r.TaskQueue, enumspb.TASK_QUEUE_TYPE_ACTIVITY) == nobody {
+			e.Notes = append(e.Notes, fmt.Sprintf("resource %q is on a host that no worker serves right now (task queue %s); start a worker there", r.Key, r.TaskQueue))
+		}
+	}
+}
+
+// polling says whether a task queue is served.
+type polling int
+
+const (
+	unknown polling = iota // the server did not say
+	nobody
+	somebody
+)
+
+func (c *Client) polled(ctx context.Context, queue string, kind enumspb.TaskQueueType) polling {
+	described, err := c.temporal.DescribeTaskQueue(ctx, queue, kind)
+	switch {
+	case err != nil:
+		return unknown
+	case len(described.GetPollers()) == 0:
+		return nobody
+	default:
+		return somebody
+	}
+}

@@ -1,0 +1,104 @@
+package eventlog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// page turns a page of a fork's prefix into events. The fork has started once it
+// has the last one.
+func (p *Projector) page(s stamp, page protocol.PrefixPage) error {
+	for i := range page.Records {
+		rec := &page.Records[i]
+		from := stamp{at: rec.At, historyID: s.historyID, copied: true}
+		if err := p.copied(from, rec); err != nil {
+			return fmt.Errorf("record %d (%s): %w", i, rec.Type, err)
+		}
+	}
+	if page.Next != 0 {
+		return nil
+	}
+	return p.start(s)
+}
+
+func (p *Projector) copied(s stamp, rec *protocol.PrefixRecord) error {
+	switch rec.Type {
+	case ResourceRegistered:
+		return p.copiedResource(s, rec)
+	case ResourceInitialized, ResourceCheckpointed:
+		return p.copiedCheckpoint(s, rec)
+	case StepProposed:
+		return p.copiedProposal(s, rec)
+	default:
+		return p.copiedStep(s, rec)
+	}
+}
+
+func (p *Projector) copiedResource(s stamp, rec *protocol.PrefixRecord) error {
+	if rec.Resource == nil {
+		return errors.New("the record does not describe its resource")
+	}
+	r, err := p.register(s, rec.Resource.ResourceSpec)
+	if err != nil {
+		return err
+	}
+	r.CoverageReuse = rec.Resource.CoverageReuse
+	return nil
+}
+
+func (p *Projector) copiedCheckpoint(s stamp, rec *protocol.PrefixRecord) error {
+	r := p.log.Resource(rec.Key)
+	if r == nil {
+		return fmt.Errorf("resource %q has not been registered", rec.Key)
+	}
+	var c protocol.PrefixCheckpoint
+	if rec.Checkpoint != nil {
+		c = *rec.Checkpoint
+	}
+	if rec.Type == ResourceInitialized {
+		return p.initialized(s, r, c.Ref)
+	}
+	return p.checkpointed(s, Checkpoint{
+		Key:            r.Key,
+		CheckpointRef:  c.Ref,
+		CoveredSeq:     c.CoveredSeq,
+		InvalidatedSeq: c.InvalidatedSeq,
+	}, "")
+}
+
+func (p *Projector) copiedProposal(s stamp, rec *protocol.PrefixRecord) error {
+	if rec.Step == nil || rec.Step.ID != rec.StepID {
+		return errors.New("the record does not describe its step")
+	}
+	p.seeds[rec.StepID] = rec.Step
+	_, err := p.propose(s, rec.Step.Step)
+	return err
+}
+
+// copiedStep replays an event of a step, whose decision and outcome came with the
+// record that proposed it.
+func (p *Projector) copiedStep(s stamp, rec *protocol.PrefixRecord) error {
+	step, seed := p.steps[rec.StepID], p.seeds[rec.StepID]
+	if seed == nil {
+		return fmt.Errorf("step %q has not been proposed", rec.StepID)
+	}
+	var decision protocol.Decision
+	if seed.Decision != nil {
+		decision = *seed.Decision
+	}
+	switch rec.Type {
+	case StepAllowed, StepAwaitingApproval:
+		return p.decided(s, step, rec.Type, decision)
+	case StepDenied:
+		return p.denied(s, step, decision, seed.Outcome)
+	case StepExecuting:
+		return p.begin(s, step)
+	case StepSucceeded, StepFailed:
+		step.Attempts = seed.Attempts
+		return p.settle(s, step, rec.Type, seed.Outcome)
+	default:
+		return errors.New("events of this type are never copied")
+	}
+}

@@ -1,0 +1,79 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/temporalproto"
+	"go.temporal.io/sdk/client"
+
+	"github.com/tinerun/tine/internal/eventlog"
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// FuzzProject reads histories in the JSON of `temporal workflow show`. Whatever a
+// history holds, the log can be made or refused, and what is made can be used.
+func FuzzProject(f *testing.F) {
+	for _, h := range fuzzSeeds(f) {
+		raw, err := temporalproto.CustomJSONMarshalOptions{}.Marshal(&historypb.History{Events: h.events})
+		require.NoError(f, err)
+		f.Add(raw)
+	}
+	recorded, err := filepath.Glob("testdata/*/history.json")
+	require.NoError(f, err)
+	for _, name := range recorded {
+		raw, err := os.ReadFile(name)
+		require.NoError(f, err)
+		f.Add(raw)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		history, err := client.HistoryFromJSON(bytes.NewReader(raw), client.HistoryJSONOptions{})
+		if err != nil {
+			t.Skip("not a history")
+		}
+		log, err := eventlog.Project("exec", "run", history.GetEvents(), eventlog.Decoder{})
+		if err != nil {
+			return
+		}
+		use(t, log)
+	})
+}
+
+func fuzzSeeds(t testingT) []*history {
+	everything := newHistory(t)
+	everything.open("ws", true, "c0")
+	c := everything.run(everything.tool("ws"))
+	everything.checkpoint("ws", protocol.CauseStep, c.ID, "c1")
+	everything.fail(everything.scheduleCheckpoint("ws", protocol.CauseCompletion, ""), errors.New("no room"))
+	everything.decide(everything.tool(), deny)
+	everything.decide(everything.tool(), approval)
+	everything.runLocal(everything.call(protocol.KindLocal, "now", 1), protocol.Outcome{})
+	everything.cancel(everything.begin(everything.llm()))
+	everything.marker(protocol.ActivityNote, protocol.Divergence{Unused: 1}, nil)
+	fork := forkOf(t, everything.log(), everything.log().LatestSeq(), 500)
+	fork.open("ws", false, "c2")
+	fork.failed(failureOf(errors.New("no")))
+	everything.completed("done")
+	empty := emptyHistory(t)
+	return []*history{empty, newHistory(t), everything, fork}
+}
+
+// use does with a log what its readers do.
+func use(t *testing.T, log *eventlog.Log) {
+	for _, v := range []any{log.Events, log.Steps, log.Resources, log.ForkPoints(), log.Input, log.Output} {
+		_, err := json.Marshal(v)
+		require.NoError(t, err)
+	}
+	for seq := int64(1); seq <= log.LatestSeq(); seq++ {
+		log.Covered(seq)
+		records, err := log.Prefix(seq)
+		require.NoError(t, err)
+		eventlog.Pages(records, 0, 1000)
+	}
+}

@@ -1,0 +1,70 @@
+package eventlog
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// Log is what a history says of an execution. Only a [Projector] makes one.
+type Log struct {
+	ExecutionID string
+	RunID       string
+	AgentID     string
+	// TaskQueue is the task queue that the execution was started on.
+	TaskQueue string
+	Status    string // one of protocol's Status constants
+	Input     json.RawMessage
+	Output    json.RawMessage // nil unless the execution has completed
+	// FailureReason is set for failed executions only.
+	FailureReason string
+	Session       string
+	Parent        string         // the execution this one continues
+	Fork          *protocol.Fork // nil unless the execution is a fork
+	CreatedAt     time.Time
+	ClosedAt      time.Time // zero while the execution is open
+	// HistoryEvents counts the history events that the log is read from.
+	HistoryEvents int64
+	// Ignored counts the history events that could not be understood: types that are
+	// newer than this package, and local activities of Tine that failed.
+	Ignored int64
+
+	Events      []Event
+	Steps       []*Step      // in the order they were proposed
+	Resources   []*Resource  // in the order they were registered
+	Checkpoints []Checkpoint // in the order of their resource.checkpointed events
+	Divergence  *protocol.Divergence
+
+	// subjects says what each of Events is about.
+	subjects []subject
+}
+
+// subject is what an event is about: a step, a resource, or neither.
+type subject struct {
+	step     *Step
+	resource *Resource
+	// ref is the checkpoint that a resource.initialized event names.
+	ref string
+}
+
+// LatestSeq is the seq of the last event, or 0 when there is none.
+func (l *Log) LatestSeq() int64 { return int64(len(l.Events)) }
+
+// Resource is the resource registered under key, or nil.
+func (l *Log) Resource(key string) *Resource {
+	i := slices.IndexFunc(l.Resources, func(r *Resource) bool { return r.Key == key })
+	if i < 0 {
+		return nil
+	}
+	return l.Resources[i]
+}
+
+// affects says whether a step of this declaration may change the resource. Model
+// calls change nothing, whatever they declare.
+func (s *Step) affects(key string) bool {
+	return (s.Kind == protocol.KindTool || s.Kind == protocol.KindLocal) && slices.Contains(s.Resources, key)
+}
+
+func (s *Step) settled() bool { return s.SettledSeq != 0 }

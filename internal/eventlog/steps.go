@@ -1,0 +1,302 @@
+package eventlog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	historypb "go.temporal.io/api/history/v1"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// The SDK's format of a local activity's marker. It is not documented; a test
+// replays such a marker, so that an SDK with another format fails it.
+const (
+	localActivityMarker = "LocalActivity"
+	markerDataKey       = "data"
+	markerResultKey     = "result"
+)
+
+type markerData struct {
+	ActivityType string
+	Attempt      int
+}
+
+// marker reads the result of a local activity.
+func (p *Projector) marker(s stamp, a *historypb.MarkerRecordedEventAttributes) error {
+	if a.GetMarkerName() != localActivityMarker {
+		return nil // of the SDK (Version, SideEffect) or of another one
+	}
+	var data markerData
+	if err := p.dec.decode(a.GetDetails()[markerDataKey], &data); err != nil {
+		return fmt.Errorf("marker data: %w", err)
+	}
+	if !strings.HasPrefix(data.ActivityType, protocol.Prefix) {
+		return nil // a local activity of the agent
+	}
+	result := a.GetDetails()[markerResultKey]
+	if result == nil && a.GetFailure() != nil {
+		p.log.Ignored++ // the workflow asks again, or fails
+		return nil
+	}
+	switch data.ActivityType {
+	case protocol.ActivityDecide, protocol.ActivityStep, protocol.ActivitySettle:
+		var rec protocol.StepRecord
+		if err := p.dec.decode(result, &rec); err != nil {
+			return fmt.Errorf("result of %s: %w", data.ActivityType, err)
+		}
+		return p.record(s, rec, data)
+	case protocol.ActivityNote:
+		var note protocol.Divergence
+		if err := p.dec.decode(result, &note); err != nil {
+			return fmt.Errorf("result of %s: %w", data.ActivityType, err)
+		}
+		return p.diverged(s, note)
+	case protocol.ActivityBegin:
+		return nil
+	default:
+		p.log.Ignored++
+		return nil
+	}
+}
+
+func (p *Projector) diverged(s stamp, note protocol.Divergence) error {
+	p.log.Divergence = &note
+	_, err := p.emit(s, ExecutionDiverged, note, subject{})
+	return err
+}
+
+// record applies what a local activity says of a step. A step that is settled
+// stays as it is.
+func (p *Projector) record(s stamp, rec protocol.StepRecord, data markerData) error {
+	step, err := p.declared(s, rec.Step)
+	if err != nil || step.settled() {
+		return err
+	}
+	if rec.Decision != nil {
+		if err := p.decide(s, step, *rec.Decision, rec.Outcome); err != nil {
+			return err
+		}
+	}
+	// A step that waits for approval has not begun, even if it is settled now.
+	if step.Status == StepStatusProposed && (rec.Executing || rec.Outcome != nil) {
+		if err := p.begin(s, step); err != nil {
+			return err
+		}
+	}
+	if rec.Outcome == nil || step.settled() {
+		return nil
+	}
+	if data.ActivityType == protocol.ActivityStep { // its body ran in the local activity
+		step.Attempts = data.Attempt
+	}
+	return p.settle(s, step, settledType(*rec.Outcome), *rec.Outcome)
+}
+
+// declared is the step of a record, proposed now if it is new.
+func (p *Projector) declared(s stamp, d protocol.Step) (*Step, error) {
+	if d.ID == "" {
+		return nil, errors.New("a step record names no step")
+	}
+	if step := p.steps[d.ID]; step != nil {
+		if step.Args == nil && d.Args != nil {
+			return step, step.setArgs(d.Args)
+		}
+		return step, nil
+	}
+	return p.propose(s, d)
+}
+
+func (p *Projector) propose(s stamp, d protocol.Step) (*Step, error) {
+	step := &Step{
+		StepID:      d.ID,
+		Kind:        d.Kind,
+		Target:      d.Target,
+		Occurrence:  d.Occurrence,
+		Status:      StepStatusProposed,
+		Idempotency: d.Idempotency,
+		Resources:   d.Resources,
+		Replayed:    s.copied,
+	}
+	if step.Idempotency == "" {
+		step.Idempotency = protocol.SafeToRetry
+	}
+	if d.Args != nil { // else they are the input of the activity to come
+		if err := step.setArgs(d.Args); err != nil {
+			return nil, err
+		}
+	}
+	seq, err := p.emit(s, StepProposed, step.payload(), subject{step: step})
+	if err != nil {
+		return nil, err
+	}
+	step.ProposedSeq = seq
+	p.steps[step.StepID] = step
+	p.log.Steps = append(p.log.Steps, step)
+	return step, nil
+}
+
+func (s *Step) setArgs(args json.RawMessage) error {
+	hash, err := protocol.ArgsHash(args)
+	if err != nil {
+		return fmt.Errorf("arguments of step %s: %w", s.StepID, err)
+	}
+	s.Args, s.ArgsHash = args, hash
+	return nil
+}
+
+// decide records a policy's decision, unless the step has it already or has begun:
+// the record of an outcome may repeat it. A denial settles the step.
+func (p *Projector) decide(s stamp, step *Step, d protocol.Decision, outcome *protocol.Outcome) error {
+	if step.Decision == d.Decision || step.ExecutingSeq != 0 {
+		return nil
+	}
+	switch d.Decision {
+	case protocol.Allow:
+		return p.decided(s, step, StepAllowed, d)
+	case protocol.RequireApproval:
+		return p.decided(s, step, StepAwaitingApproval, d)
+	case protocol.Deny:
+		return p.deny(s, step, d, outcome)
+	default:
+		return fmt.Errorf("step %s has the unknown decision %q", step.StepID, d.Decision)
+	}
+}
+
+func (p *Projector) deny(s stamp, step *Step, d protocol.Decision, outcome *protocol.Outcome) error {
+	if outcome == nil || outcome.Error == nil {
+		message := d.Reason
+		if message == "" {
+			message = "denied by rule " + d.RuleID
+		}
+		outcome = &protocol.Outcome{Error: &protocol.StepError{Message: message, Reason: protocol.ReasonPolicyDenied}}
+	}
+	return p.denied(s, step, d, *outcome)
+}
+
+func (p *Projector) decided(s stamp, step *Step, typ string, d protocol.Decision) error {
+	status := StepStatusProposed
+	if typ == StepAwaitingApproval {
+		status = StepStatusAwaiting
+	}
+	_, err := p.emitDecision(s, step, typ, d)
+	p.become(step, status)
+	return err
+}
+
+func (p *Projector) denied(s stamp, step *Step, d protocol.Decision, outcome protocol.Outcome) error {
+	seq, err := p.emitDecision(s, step, StepDenied, d)
+	if err != nil {
+		return err
+	}
+	return p.end(step, StepStatusDenied, seq, outcome)
+}
+
+func (p *Projector) emitDecision(s stamp, step *Step, typ string, d protocol.Decision) (int64, error) {
+	step.Decision, step.RuleID, step.Reason, step.PolicyDigest = d.Decision, d.RuleID, d.Reason, d.PolicyDigest
+	return p.emit(s, typ, decisionPayload{
+		stepPayload:  step.payload(),
+		RuleID:       d.RuleID,
+		Reason:       d.Reason,
+		PolicyDigest: d.PolicyDigest,
+	}, subject{step: step})
+}
+
+// begin records that the step's body may have run. Only a live step changes what
+// is captured: a copied one ran in the source.
+func (p *Projector) begin(s stamp, step *Step) error {
+	payload := executingPayload{stepPayload: step.payload(), Resources: step.Resources}
+	seq, err := p.emit(s, StepExecuting, payload, subject{step: step})
+	if err != nil {
+		return err
+	}
+	step.ExecutingSeq = seq
+	p.become(step, StepStatusExecuting)
+	if !s.copied {
+		p.coverage.executing(seq, step)
+	}
+	return nil
+}
+
+// settledType is the event that records an outcome.
+func settledType(o protocol.Outcome) string {
+	switch {
+	case o.Error == nil:
+		return StepSucceeded
+	case o.Error.Reason == protocol.ReasonCancelled:
+		return StepCancelled
+	default:
+		return StepFailed
+	}
+}
+
+var settledStatus = map[string]string{
+	StepSucceeded: StepStatusSucceeded,
+	StepFailed:    StepStatusFailed,
+	StepCancelled: StepStatusCancelled,
+}
+
+func (p *Projector) settle(s stamp, step *Step, typ string, outcome protocol.Outcome) error {
+	payload := settledPayload{stepPayload: step.payload(), Error: outcome.Error}
+	seq, err := p.emit(s, typ, payload, subject{step: step})
+	if err != nil {
+		return err
+	}
+	for _, r := range p.log.Resources {
+		if step.ExecutingSeq != 0 && step.affects(r.Key) {
+			r.Count++
+		}
+	}
+	return p.end(step, settledStatus[typ], seq, outcome)
+}
+
+// end gives the step its last status and its outcome.
+func (p *Projector) end(step *Step, status string, seq int64, outcome protocol.Outcome) error {
+	p.become(step, status)
+	step.SettledSeq = seq
+	step.Error = outcome.Error
+	if status == StepStatusSucceeded {
+		step.Result = outcome.Result
+		if step.Result == nil {
+			step.Result = null
+		}
+		if step.Kind == protocol.KindLLM {
+			step.Usage = usage(step.Result)
+		}
+	}
+	if step.Args == nil { // no activity had them, so there are none
+		return step.setArgs(null)
+	}
+	return nil
+}
+
+func (p *Projector) become(step *Step, status string) {
+	if step.Status == StepStatusAwaiting {
+		p.awaiting--
+	}
+	if status == StepStatusAwaiting {
+		p.awaiting++
+	}
+	step.Status = status
+	p.setStatus()
+}
+
+// usage is what a model's result says of tokens, or nil if it says nothing certain.
+func usage(result json.RawMessage) *protocol.Usage {
+	var r struct {
+		Usage struct {
+			Input  *int64 `json:"input_tokens"`
+			Output *int64 `json:"output_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(result, &r); err != nil {
+		return nil
+	}
+	in, out := r.Usage.Input, r.Usage.Output
+	if in == nil || out == nil || *in < 0 || *out < 0 {
+		return nil
+	}
+	return &protocol.Usage{InputTokens: *in, OutputTokens: *out}
+}

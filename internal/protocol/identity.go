@@ -1,0 +1,73 @@
+package protocol
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// stepIDBytes is how much of the hash a step id keeps. An execution has at most millions
+// of steps; 128 bits leave no chance of a collision and keep histories small.
+const stepIDBytes = 16
+
+// CanonicalJSON rewrites raw so that equal values have equal bytes: object keys
+// sorted bytewise, no white space, strings re-encoded, the last of duplicate
+// keys. Numbers keep their spelling, so 1 and 1.0 differ. Empty input is null.
+//
+//workflowcheck:ignore
+func CanonicalJSON(raw json.RawMessage) (json.RawMessage, error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return json.RawMessage("null"), nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("canonical JSON: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fmt.Errorf("canonical JSON: more than one value")
+	}
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("canonical JSON: %w", err)
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+// ArgsHash is the hex SHA-256 of the canonical form of args.
+//
+//workflowcheck:ignore
+func ArgsHash(args json.RawMessage) (string, error) {
+	canonical, err := CanonicalJSON(args)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// StepID derives a step's identity from what it does, not from when it is asked
+// for, so parallel steps may be asked for in any order. Occurrence counts the
+// earlier calls with the same kind, target and arguments.
+//
+//workflowcheck:ignore
+func StepID(kind, target, argsHash string, occurrence int) string {
+	h := sha256.New()
+	for _, field := range []string{kind, target, argsHash} {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(field)))
+		h.Write(n[:])
+		io.WriteString(h, field)
+	}
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], uint64(occurrence))
+	h.Write(n[:])
+	return hex.EncodeToString(h.Sum(nil)[:stepIDBytes])
+}

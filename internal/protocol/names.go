@@ -1,0 +1,105 @@
+package protocol
+
+// Names of Tine's own activities and local activities. They stand in histories,
+// so they never change. A tool's activity type is the tool's own name, which is
+// why names that begin with Prefix are refused for tools, steps and agents.
+const (
+	Prefix = "tine."
+
+	// Local activities.
+	ActivityBegin  = Prefix + "Begin"  // reads what the worker offers; result Begin
+	ActivityDecide = Prefix + "Decide" // decides a step; result StepRecord
+	ActivityStep   = Prefix + "Step"   // decides and runs a local step; result StepRecord
+	ActivitySettle = Prefix + "Settle" // records the outcome of a step that waits in the workflow; result StepRecord
+	ActivityNote   = Prefix + "Note"   // records a divergence; result Divergence
+
+	// Activities.
+	ActivityGenerate       = Prefix + "Generate"       // an llm_call; input GenerateRequest, Call
+	ActivityCreateResource = Prefix + "CreateResource" // input CreateResource, result ResourceCreated
+	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
+	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
+)
+
+// PayloadLimit is the most bytes of JSON that Tine puts into one payload. Temporal
+// refuses payloads of 2 MiB; the rest is for what stands around the JSON.
+const PayloadLimit = 2<<20 - 64<<10
+
+// Search attributes and memo keys of an execution.
+const (
+	AttributeStatus     = "TineStatus"     // Keyword: one of the Status constants
+	AttributeAgent      = "TineAgent"      // Keyword
+	AttributeSession    = "TineSession"    // Keyword
+	AttributeForkedFrom = "TineForkedFrom" // Keyword: the source's execution id
+	AttributeForkSeq    = "TineForkSeq"    // Int
+)
+
+// Kinds of steps.
+const (
+	KindTool  = "tool_call"
+	KindLLM   = "llm_call"
+	KindLocal = "local"
+)
+
+// Idempotency modes of a step. The empty string in a record means SafeToRetry.
+const (
+	SafeToRetry = "safe_to_retry"
+	AtMostOnce  = "at_most_once"
+)
+
+// Decisions of a policy.
+const (
+	Allow           = "allow"
+	Deny            = "deny"
+	RequireApproval = "require_approval"
+)
+
+// Rule ids that no policy writes. RulePermissive marks a decision taken where
+// no policy is configured, RuleLocal a local step that no rule matches.
+const (
+	RulePermissive  = "permissive"
+	RuleLocal       = "local"
+	RuleBundleError = "bundle-error"
+)
+
+// Reasons of a failed or denied step that Tine itself gives. They are the
+// machine-readable half of a StepError.
+const (
+	ReasonToolError        = "tool_error"             // the handler returned an error
+	ReasonPolicyDenied     = "policy_denied"          // the policy refused the step
+	ReasonIndeterminate    = "indeterminate"          // an at_most_once step whose end nobody saw
+	ReasonTimeout          = "timeout"                // the step ran longer than it may
+	ReasonPanic            = "panic"                  // the handler panicked
+	ReasonInvalidArguments = "invalid_arguments"      // the arguments do not fit the tool's schema
+	ReasonInvalidResult    = "invalid_result"         // the result cannot be encoded as JSON
+	ReasonUnknownTool      = "unknown_tool"           // a model asked for a tool that is not offered
+	ReasonResource         = "resource_error"         // a resource could not be created or opened
+	ReasonHostUnavailable  = "host_unavailable"       // the host that holds the resource serves no tasks
+	ReasonLLM              = "llm_error"              // the model's endpoint refused the request
+	ReasonCancelled        = "cancelled"              // the step was cancelled while it ran
+	ReasonUnavailable      = "checkpoint_unavailable" // the checkpoint a fork starts from is missing
+)
+
+// Causes of a checkpoint.
+const (
+	CauseBaseline   = "baseline"
+	CauseStep       = "step"
+	CauseCompletion = "completion"
+)
+
+// Statuses of an execution.
+const (
+	StatusPending   = "pending"
+	StatusRunning   = "running"
+	StatusBlocked   = "blocked"
+	StatusCompleted = "completed"
+	StatusFailed    = "failed"
+	StatusCancelled = "cancelled"
+)
+
+// Targets of the local steps that Tine offers itself.
+const (
+	StepNow     = "now"
+	StepUUID    = "uuid"
+	StepSleep   = "sleep"
+	StepReceive = "receive"
+)

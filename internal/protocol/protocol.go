@@ -1,0 +1,247 @@
+// Package protocol is Tine's wire format: the names and the JSON that workflow
+// code and activities exchange through Temporal's history, and that the event
+// log reads back. Histories written today must be readable by later versions,
+// so types here change only by adding optional fields.
+//
+// The package imports nothing but the standard library, and does nothing.
+package protocol
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Start is an execution's second argument. The first is the agent's input. It
+// is absent for executions that anything but Tine's client starts.
+type Start struct {
+	Session string `json:"session,omitempty"`
+	Parent  string `json:"parent_execution_id,omitempty"`
+	Fork    *Fork  `json:"fork,omitempty"`
+}
+
+// Fork says what an execution was forked from and what it starts with.
+type Fork struct {
+	ExecutionID string `json:"execution_id"`
+	RunID       string `json:"run_id"`
+	AtSeq       int64  `json:"at_seq"`
+	// HistoryEvents is how much of the source's history the fork was planned from. Its
+	// prefix is loaded from just so much, since a running source goes on.
+	HistoryEvents int64                  `json:"history_events,omitempty"`
+	Restoration   map[string]Restoration `json:"restoration,omitempty"`
+}
+
+// Restoration is what one resource of a fork starts from. Without a checkpoint
+// that is the driver's initial environment.
+type Restoration struct {
+	CheckpointRef string `json:"checkpoint_ref,omitempty"`
+	// CheckpointSeq is the checkpoint's covered_seq in the source.
+	CheckpointSeq int64 `json:"checkpoint_seq,omitempty"`
+	Covered       bool  `json:"covered"`
+	// TaskQueue serves the host that holds the checkpoint, if only one does.
+	TaskQueue string `json:"task_queue,omitempty"`
+}
+
+// Begin is what an execution learns from the worker that runs it first. It is
+// recorded once, so that workers with other settings replay it the same way.
+type Begin struct {
+	// SearchAttributes says that the namespace has Tine's search attributes.
+	SearchAttributes bool `json:"search_attributes,omitempty"`
+	// HeartbeatTimeout is the worker's default for activities, in nanoseconds.
+	HeartbeatTimeout time.Duration `json:"heartbeat_timeout,omitempty"`
+	// HostTimeout is how long a task waits for the one host that can run it.
+	HostTimeout time.Duration `json:"host_timeout,omitempty"`
+}
+
+// Step identifies one recorded effect and says how it was declared.
+type Step struct {
+	// ID is StepID(kind, target, args, occurrence).
+	ID     string `json:"id"`
+	Kind   string `json:"kind"`
+	Target string `json:"target"`
+	// Args stand here only if no activity follows that has them as its input.
+	Args        json.RawMessage `json:"args,omitempty"`
+	Occurrence  int             `json:"occurrence,omitempty"`
+	Idempotency string          `json:"idempotency,omitempty"`
+	Resources   []string        `json:"resources,omitempty"`
+}
+
+// Decision is what a policy says of a step.
+type Decision struct {
+	Decision     string `json:"decision"`
+	RuleID       string `json:"rule_id"`
+	Reason       string `json:"reason,omitempty"`
+	PolicyDigest string `json:"policy_digest,omitempty"`
+}
+
+// Outcome is how a step ended: with a result or with an error.
+type Outcome struct {
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *StepError      `json:"error,omitempty"`
+}
+
+// StepError is a failed, denied or cancelled step's error. Reason is one of the Reason
+// constants or a policy's own words; Type is the error type the handler gave.
+type StepError struct {
+	Message string `json:"message"`
+	Reason  string `json:"reason,omitempty"`
+	Type    string `json:"type,omitempty"`
+}
+
+// StepRecord is the result of the local activities of a step. A marker in history
+// has no input, so the record describes itself.
+type StepRecord struct {
+	Step     Step      `json:"step"`
+	Decision *Decision `json:"decision,omitempty"`
+	// Executing says that the step has begun without an activity of its own: it waits in
+	// the workflow, and a later record settles it.
+	Executing bool     `json:"executing,omitempty"`
+	Outcome   *Outcome `json:"outcome,omitempty"`
+}
+
+// DecideRequest is the input of ActivityDecide and ActivityStep.
+type DecideRequest struct {
+	Step    Step   `json:"step"`
+	AgentID string `json:"agent_id"`
+	// Args are the step's arguments, for the policy and for a local step's body.
+	Args json.RawMessage `json:"args,omitempty"`
+	// Decided skips the policy: the step has been allowed before.
+	Decided *Decision `json:"decided,omitempty"`
+	// Inline marks a step that waits in the workflow once it is allowed.
+	Inline bool `json:"inline,omitempty"`
+	// Timeout bounds a local step's body, in nanoseconds.
+	Timeout time.Duration `json:"timeout,omitempty"`
+	// Result is the outcome of a step whose result the workflow knows already.
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+// Call is the second argument of a step's activity; the first is its arguments.
+type Call struct {
+	Idempotency string `json:"idempotency,omitempty"`
+	// Model names the model reference of an llm_call.
+	Model string `json:"model,omitempty"`
+	// Resources are all resources the execution has opened.
+	Resources map[string]Bound `json:"resources,omitempty"`
+}
+
+// Bound is a resource's driver and binding.
+type Bound struct {
+	Driver  string          `json:"driver"`
+	Binding json.RawMessage `json:"binding"`
+}
+
+// ResourceSpec is what an agent asks for when it opens a resource.
+type ResourceSpec struct {
+	Key          string          `json:"key"`
+	Driver       string          `json:"driver"`
+	Config       json.RawMessage `json:"config,omitempty"`
+	EverySteps   int             `json:"every_steps"`
+	OnCompletion bool            `json:"on_completion"`
+}
+
+// CreateResource is the input of ActivityCreateResource.
+type CreateResource struct {
+	ResourceSpec
+	// Checkpoint is what to start from; empty for the initial environment.
+	Checkpoint string `json:"checkpoint_ref,omitempty"`
+	// Registered says that the prefix of a fork has registered the resource.
+	Registered bool `json:"registered,omitempty"`
+}
+
+// ResourceCreated is the result of ActivityCreateResource.
+type ResourceCreated struct {
+	Binding       json.RawMessage `json:"binding"`
+	CoverageReuse bool            `json:"coverage_reuse,omitempty"`
+	// TaskQueue serves the host that holds the resource, if only one does.
+	TaskQueue string `json:"task_queue,omitempty"`
+}
+
+// Checkpoint is the input of ActivityCheckpoint.
+type Checkpoint struct {
+	Key   string `json:"key"`
+	Cause string `json:"cause"`
+	// StepID is the step after which the checkpoint is taken, for CauseStep.
+	StepID string `json:"step_id,omitempty"`
+	Bound
+}
+
+// CheckpointTaken is the result of ActivityCheckpoint.
+type CheckpointTaken struct {
+	Ref string `json:"checkpoint_ref"`
+}
+
+// Divergence is the result of ActivityNote: a fork's handler stopped asking for
+// recorded steps while some were left.
+type Divergence struct {
+	Expected DivergentStep  `json:"expected"`
+	Got      *DivergentStep `json:"got,omitempty"` // absent: the handler ended
+	// Unused counts the recorded steps that the handler did not ask for.
+	Unused int `json:"unused"`
+}
+
+// DivergentStep names one side of a divergence.
+type DivergentStep struct {
+	StepID     string          `json:"step_id"`
+	Kind       string          `json:"kind"`
+	Target     string          `json:"target"`
+	Args       json.RawMessage `json:"args,omitempty"`
+	Occurrence int             `json:"occurrence,omitempty"`
+}
+
+// LoadPrefix is the input of ActivityLoadPrefix.
+type LoadPrefix struct {
+	ExecutionID string `json:"execution_id"`
+	RunID       string `json:"run_id"`
+	AtSeq       int64  `json:"at_seq"`
+	// HistoryEvents bounds what is read of the source's history. Zero means all.
+	HistoryEvents int64 `json:"history_events,omitempty"`
+	// Offset counts the records that earlier pages held.
+	Offset int `json:"offset,omitempty"`
+}
+
+// PrefixPage is the result of ActivityLoadPrefix: copied events in log order.
+type PrefixPage struct {
+	Records []PrefixRecord `json:"records"`
+	// Next is the offset of the next page, or 0 after the last.
+	Next int `json:"next,omitempty"`
+}
+
+// PrefixRecord is one copied event. The one that first names a step or a resource
+// carries all that is known of it at the fork point.
+type PrefixRecord struct {
+	Type string    `json:"type"`
+	At   time.Time `json:"at"`
+	// StepID names the step of a step.* event, and Step describes it once.
+	StepID string      `json:"step_id,omitempty"`
+	Step   *PrefixStep `json:"step,omitempty"`
+	// Key names the resource of a resource.* event.
+	Key        string            `json:"key,omitempty"`
+	Resource   *PrefixResource   `json:"resource,omitempty"`
+	Checkpoint *PrefixCheckpoint `json:"checkpoint,omitempty"`
+}
+
+// PrefixStep is a copied step with its outcome.
+type PrefixStep struct {
+	Step
+	Decision *Decision `json:"decision,omitempty"`
+	Outcome  Outcome   `json:"outcome"`
+	Attempts int       `json:"attempts,omitempty"`
+}
+
+// PrefixResource is a copied registration.
+type PrefixResource struct {
+	ResourceSpec
+	CoverageReuse bool `json:"coverage_reuse,omitempty"`
+}
+
+// PrefixCheckpoint is a checkpoint of the source, with seqs of the fork's log.
+type PrefixCheckpoint struct {
+	Ref            string `json:"checkpoint_ref,omitempty"`
+	CoveredSeq     int64  `json:"covered_seq,omitempty"`
+	InvalidatedSeq int64  `json:"invalidated_seq,omitempty"`
+}
+
+// Usage counts the tokens of an llm_call.
+type Usage struct {
+	InputTokens  int64 `json:"input_tokens"`
+	OutputTokens int64 `json:"output_tokens"`
+}

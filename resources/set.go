@@ -1,0 +1,308 @@
+package resources
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// AnyDriver is a Driver of any handle type. [Erase] makes one.
+type AnyDriver interface {
+	id() string
+	create(ctx context.Context, req CreateRequest) (any, json.RawMessage, error)
+	open(ctx context.Context, binding json.RawMessage) (any, error)
+	checkpoint(ctx context.Context, handle any) (string, error)
+	coverageReuse(config json.RawMessage) bool
+	taskQueue() string
+}
+
+// Erase hides a driver's handle type, so that drivers of different types go into one list.
+func Erase[H any](d Driver[H]) AnyDriver { return erased[H]{d} }
+
+type erased[H any] struct{ driver Driver[H] }
+
+func (e erased[H]) id() string { return e.driver.ID() }
+
+func (e erased[H]) create(ctx context.Context, req CreateRequest) (any, json.RawMessage, error) {
+	return e.driver.Create(ctx, req)
+}
+
+func (e erased[H]) open(ctx context.Context, binding json.RawMessage) (any, error) {
+	return e.driver.Open(ctx, binding)
+}
+
+func (e erased[H]) checkpoint(ctx context.Context, handle any) (string, error) {
+	h, ok := handle.(H)
+	if !ok {
+		return "", fmt.Errorf("driver %s: handle is a %T", e.driver.ID(), handle)
+	}
+	return e.driver.Checkpoint(ctx, h)
+}
+
+func (e erased[H]) coverageReuse(config json.RawMessage) bool {
+	reuser, ok := any(e.driver).(CoverageReuser)
+	return ok && reuser.CoverageReuse(config)
+}
+
+func (e erased[H]) taskQueue() string {
+	if placer, ok := any(e.driver).(Placer); ok {
+		return placer.TaskQueue()
+	}
+	return ""
+}
+
+const (
+	// maxIdle is how many handles that nobody uses a worker keeps open. A handle is at
+	// most a connection or a few descriptors, and opening one again costs a call.
+	maxIdle = 64
+	// idleTimeout is how long a handle that nobody uses stays open.
+	idleTimeout = 5 * time.Minute
+)
+
+// Set holds the drivers of a worker and the handles it has open. The same binding
+// gives the same handle for as long as somebody uses it.
+type Set struct {
+	drivers map[string]AnyDriver
+
+	mu     sync.Mutex
+	open   map[string]*entry
+	idle   []*entry // oldest first
+	closed bool
+}
+
+// entry is an open handle. Its handle and err may be read once ready is closed.
+type entry struct {
+	name   string
+	ready  chan struct{}
+	handle any
+	err    error
+	users  int
+	expiry *time.Timer
+}
+
+// NewSet makes a set. Two drivers with one ID, or one without, are an error.
+func NewSet(drivers ...AnyDriver) (*Set, error) {
+	s := &Set{drivers: map[string]AnyDriver{}, open: map[string]*entry{}}
+	for _, d := range drivers {
+		switch {
+		case d.id() == "":
+			return nil, fmt.Errorf("resources: a driver has no ID")
+		case s.drivers[d.id()] != nil:
+			return nil, fmt.Errorf("resources: two drivers have the ID %q", d.id())
+		}
+		s.drivers[d.id()] = d
+	}
+	return s, nil
+}
+
+// TaskQueues lists the task queues of drivers whose resources live on this host.
+func (s *Set) TaskQueues() []string {
+	var queues []string
+	for _, d := range s.drivers {
+		if q := d.taskQueue(); q != "" {
+			queues = append(queues, q)
+		}
+	}
+	slices.Sort(queues)
+	return slices.Compact(queues)
+}
+
+// UnknownDriverError says that a worker lacks a driver.
+type UnknownDriverError struct {
+	Driver string
+	Known  []string
+}
+
+func (e *UnknownDriverError) Error() string {
+	known := "none"
+	if len(e.Known) > 0 {
+		known = strings.Join(e.Known, ", ")
+	}
+	return fmt.Sprintf("no resource driver %q is registered with this worker; registered: %s", e.Driver, known)
+}
+
+func (s *Set) driver(id string) (AnyDriver, error) {
+	if d := s.drivers[id]; d != nil {
+		return d, nil
+	}
+	known := make([]string, 0, len(s.drivers))
+	for id := range s.drivers {
+		known = append(known, id)
+	}
+	slices.Sort(known)
+	return nil, &UnknownDriverError{Driver: id, Known: known}
+}
+
+// Created describes a resource that Create made.
+type Created struct {
+	Binding       json.RawMessage
+	CoverageReuse bool
+	TaskQueue     string
+}
+
+// Create makes a resource and keeps its handle.
+func (s *Set) Create(ctx context.Context, driver string, req CreateRequest) (Created, error) {
+	d, err := s.driver(driver)
+	if err != nil {
+		return Created{}, err
+	}
+	handle, binding, err := d.create(ctx, req)
+	if err != nil {
+		return Created{}, err
+	}
+	s.keep(driver, binding, handle)
+	return Created{Binding: binding, CoverageReuse: d.coverageReuse(req.Config), TaskQueue: d.taskQueue()}, nil
+}
+
+// keep puts the handle of a new resource into the cache, unless there is one.
+func (s *Set) keep(driver string, binding json.RawMessage, handle any) {
+	name, err := entryName(driver, binding)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || s.closed || s.open[name] != nil {
+		closeHandle(handle)
+		return
+	}
+	e := &entry{name: name, ready: make(chan struct{}), handle: handle}
+	close(e.ready)
+	s.open[name] = e
+	s.park(e)
+}
+
+// Checkpoint captures the resource that binding names.
+func (s *Set) Checkpoint(ctx context.Context, driver string, binding json.RawMessage) (string, error) {
+	handle, release, err := s.Acquire(ctx, driver, binding)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	return s.drivers[driver].checkpoint(ctx, handle)
+}
+
+// Acquire gives the handle of the resource that binding names, opening it if this worker has
+// not. The caller must call release when done with it.
+func (s *Set) Acquire(ctx context.Context, driver string, binding json.RawMessage) (handle any, release func(), err error) {
+	d, err := s.driver(driver)
+	if err != nil {
+		return nil, nil, err
+	}
+	name, err := entryName(driver, binding)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, mine := s.claim(name)
+	if mine {
+		e.handle, e.err = d.open(ctx, binding)
+		close(e.ready)
+	}
+	select {
+	case <-e.ready:
+	case <-ctx.Done():
+		s.release(e)
+		return nil, nil, ctx.Err()
+	}
+	if e.err != nil {
+		s.release(e)
+		return nil, nil, fmt.Errorf("open resource of driver %s: %w", driver, e.err)
+	}
+	return e.handle, sync.OnceFunc(func() { s.release(e) }), nil
+}
+
+// claim finds the entry or makes one; the caller that made it must open the handle.
+func (s *Set) claim(name string) (e *entry, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e = s.open[name]
+	if e == nil {
+		e = &entry{name: name, ready: make(chan struct{})}
+		s.open[name] = e
+		mine = true
+	}
+	s.unpark(e)
+	e.users++
+	return e, mine
+}
+
+func (s *Set) release(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.users--
+	if e.users > 0 {
+		return
+	}
+	if e.err != nil || s.closed {
+		s.drop(e)
+		return
+	}
+	s.park(e)
+}
+
+// park makes e idle, and drops the oldest idle handle if there are too many.
+func (s *Set) park(e *entry) {
+	s.idle = append(s.idle, e)
+	e.expiry = time.AfterFunc(idleTimeout, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if e.users == 0 && s.open[e.name] == e {
+			s.unpark(e)
+			s.drop(e)
+		}
+	})
+	if len(s.idle) > maxIdle {
+		oldest := s.idle[0]
+		s.unpark(oldest)
+		s.drop(oldest)
+	}
+}
+
+func (s *Set) unpark(e *entry) {
+	if i := slices.Index(s.idle, e); i >= 0 {
+		s.idle = slices.Delete(s.idle, i, i+1)
+	}
+	if e.expiry != nil {
+		e.expiry.Stop()
+		e.expiry = nil
+	}
+}
+
+func (s *Set) drop(e *entry) {
+	if s.open[e.name] == e {
+		delete(s.open, e.name)
+	}
+	if e.err == nil {
+		closeHandle(e.handle)
+	}
+}
+
+// Close closes the handles that nobody uses, and the others once they are released.
+func (s *Set) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for len(s.idle) > 0 {
+		e := s.idle[0]
+		s.unpark(e)
+		s.drop(e)
+	}
+}
+
+func closeHandle(handle any) {
+	if closer, ok := handle.(io.Closer); ok {
+		_ = closer.Close() // nothing uses the handle any more, and its state is durable or not by Checkpoint alone
+	}
+}
+
+func entryName(driver string, binding json.RawMessage) (string, error) {
+	canonical, err := protocol.CanonicalJSON(binding)
+	if err != nil {
+		return "", fmt.Errorf("binding of driver %s: %w", driver, err)
+	}
+	return driver + "\x00" + string(canonical), nil
+}

@@ -1,0 +1,97 @@
+package workflows
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/tinerun/tine/internal/failure"
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// Agent is an agent's handler under its name, ready to be registered as a workflow
+// type. Package worker makes and registers it for you.
+type Agent struct {
+	name   string
+	handle func(workflow.Context, json.RawMessage) (json.RawMessage, error)
+}
+
+// NewAgent names a handler. In and Out are encoded as JSON. It panics on a name
+// that is empty or begins with "tine.".
+func NewAgent[In, Out any](name string, handler func(workflow.Context, In) (Out, error)) Agent {
+	checkName("agent", name)
+	return Agent{
+		name: name,
+		handle: func(ctx workflow.Context, raw json.RawMessage) (json.RawMessage, error) {
+			var in In
+			if len(raw) > 0 {
+				if err := protocol.Decode(raw, &in); err != nil {
+					return nil, temporal.NewNonRetryableApplicationError(
+						"the input does not fit agent "+name+": "+err.Error(), failure.TypeInput, nil)
+				}
+			}
+			out, err := handler(ctx, in)
+			if err != nil {
+				return nil, err
+			}
+			return encodeOutput(name, out)
+		},
+	}
+}
+
+// Name is the agent's name, which is its workflow type.
+func (a Agent) Name() string { return a.name }
+
+// Run is the workflow function. Its first argument is the agent's input; the second is
+// set by Tine's client and may be left out.
+func (a Agent) Run(ctx workflow.Context, input json.RawMessage, start *protocol.Start) (json.RawMessage, error) {
+	x, err := newExecution(ctx, a.name, start)
+	if err != nil {
+		return nil, err
+	}
+	out, err := x.handle(ctx, a.handle, input)
+	if err == nil {
+		x.captureUncovered(ctx)
+	}
+	x.noteDivergence(ctx)
+	err = executionError(err)
+	x.publishEnd(ctx, err)
+	return out, err
+}
+
+func encodeOutput(agent string, out any) (json.RawMessage, error) {
+	raw, err := protocol.Encode(out)
+	if err != nil {
+		return nil, temporal.NewNonRetryableApplicationError(
+			"the output of agent "+agent+" cannot be encoded: "+err.Error(), failure.TypeInvalidResult, nil)
+	}
+	if len(raw) > protocol.PayloadLimit {
+		return nil, temporal.NewNonRetryableApplicationError(
+			fmt.Sprintf("the output of agent %s has %d bytes; at most %d fit", agent, len(raw), protocol.PayloadLimit),
+			failure.TypeInvalidResult, nil)
+	}
+	return raw, nil
+}
+
+// handle runs the handler in a coroutine of its own, so that the main coroutine stays free to
+// end the run while the handler waits.
+func (x *execution) handle(ctx workflow.Context, handler func(workflow.Context, json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
+	var out json.RawMessage
+	var err error
+	finished := false
+	workflow.GoNamed(ctx, "handler", func(ctx workflow.Context) {
+		out, err = handler(workflow.WithValue(ctx, executionKey{}, x), input)
+		finished = true
+	})
+	// A cancelled execution ends when its handler has cleaned up, not before.
+	waiting, _ := workflow.NewDisconnectedContext(ctx)
+	if waitErr := workflow.Await(waiting, func() bool { return finished || x.fatal != nil }); waitErr != nil {
+		return nil, waitErr
+	}
+	if x.fatal != nil {
+		return nil, x.fatal
+	}
+	return out, err
+}

@@ -1,0 +1,133 @@
+package workflows
+
+import (
+	"fmt"
+	"strings"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+type executionKey struct{}
+
+// execution is the runtime of one execution. Temporal runs one coroutine of a
+// workflow at a time, so nothing in it is locked against concurrent use.
+type execution struct {
+	agent string
+	start protocol.Start
+	begin protocol.Begin
+	// seen counts the calls so far by what they ask for.
+	seen      map[string]int
+	seed      *seed
+	gate      *gate
+	resources *resourceSet
+	// cancelled reports whether the execution as a whole is.
+	cancelled func() bool
+	// fatal ends the execution, whatever its handler does about it.
+	fatal error
+	// opening counts the resources that are being created.
+	opening int
+	// running are the targets of the steps under way, in order, for the UI.
+	running []string
+}
+
+// executionFrom gives the runtime that ctx belongs to. A context without one is a mistake
+// in the program, like the use of an activity's context in a workflow.
+func executionFrom(ctx workflow.Context) *execution {
+	x, ok := ctx.Value(executionKey{}).(*execution)
+	if !ok {
+		panic("workflows: this context is not a Tine agent's; register the agent with worker.Agent, and pass on the context that its handler gets")
+	}
+	return x
+}
+
+// newExecution reads what the worker offers and, in a fork, the recorded prefix.
+func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*execution, error) {
+	x := &execution{
+		agent:     agent,
+		seen:      map[string]int{},
+		gate:      newGate(ctx),
+		resources: newResourceSet(),
+		cancelled: func() bool { return ctx.Err() != nil },
+	}
+	if start != nil {
+		x.start = *start
+	}
+	err := workflow.ExecuteLocalActivity(
+		workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout, Summary: "begin"}),
+		protocol.ActivityBegin,
+	).Get(ctx, &x.begin)
+	if err != nil {
+		return nil, err
+	}
+	x.publishStart(ctx)
+	if x.seed, err = loadSeed(ctx, x.start.Fork); err != nil {
+		return nil, err
+	}
+	x.resources.adopt(x.seed)
+	return x, nil
+}
+
+var (
+	statusAttribute     = temporal.NewSearchAttributeKeyKeyword(protocol.AttributeStatus)
+	agentAttribute      = temporal.NewSearchAttributeKeyKeyword(protocol.AttributeAgent)
+	sessionAttribute    = temporal.NewSearchAttributeKeyKeyword(protocol.AttributeSession)
+	forkedFromAttribute = temporal.NewSearchAttributeKeyKeyword(protocol.AttributeForkedFrom)
+	forkSeqAttribute    = temporal.NewSearchAttributeKeyInt64(protocol.AttributeForkSeq)
+)
+
+func (x *execution) publishStart(ctx workflow.Context) {
+	updates := []temporal.SearchAttributeUpdate{
+		statusAttribute.ValueSet(protocol.StatusRunning),
+		agentAttribute.ValueSet(x.agent),
+	}
+	if x.start.Session != "" {
+		updates = append(updates, sessionAttribute.ValueSet(x.start.Session))
+	}
+	if fork := x.start.Fork; fork != nil {
+		updates = append(updates, forkedFromAttribute.ValueSet(fork.ExecutionID), forkSeqAttribute.ValueSet(fork.AtSeq))
+	}
+	x.upsert(ctx, updates...)
+	x.describe(ctx)
+}
+
+func (x *execution) publishEnd(ctx workflow.Context, err error) {
+	status := protocol.StatusCompleted
+	switch {
+	case temporal.IsCanceledError(err):
+		status = protocol.StatusCancelled
+	case err != nil:
+		status = protocol.StatusFailed
+	}
+	x.upsert(ctx, statusAttribute.ValueSet(status))
+	x.describe(ctx)
+}
+
+func (x *execution) upsert(ctx workflow.Context, updates ...temporal.SearchAttributeUpdate) {
+	if !x.begin.SearchAttributes {
+		return
+	}
+	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
+		workflow.GetLogger(ctx).Error("search attributes not updated", "error", err)
+	}
+}
+
+// describe sets the details that Temporal's UI shows for the workflow.
+func (x *execution) describe(ctx workflow.Context) {
+	var b strings.Builder
+	if fork := x.start.Fork; fork != nil {
+		b.WriteString(fmt.Sprintf("**Forked from** `%s` at event %d\n\n", fork.ExecutionID, fork.AtSeq))
+	}
+	if x.seed != nil && x.seed.left > 0 {
+		b.WriteString(fmt.Sprintf("**Recorded steps left to replay:** %d\n\n", x.seed.left))
+	}
+	doing := "nothing right now"
+	if len(x.running) > 0 {
+		doing = "`" + strings.Join(x.running, "`, `") + "`"
+	}
+	b.WriteString("**Doing:** " + doing + "\n")
+	x.resources.describe(&b)
+	workflow.SetCurrentDetails(ctx, b.String())
+}

@@ -1,0 +1,291 @@
+package workflows
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/tinerun/tine/internal/failure"
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// call is what workflow code asks for.
+type call struct {
+	kind, target string
+	args         json.RawMessage
+	options      options
+	// model names the model reference of an llm_call.
+	model string
+	// wait makes a step that waits in the workflow instead of in an activity.
+	wait func(workflow.Context) (json.RawMessage, error)
+	// value is the result of a local step that the workflow knows already.
+	value json.RawMessage
+}
+
+// pending is a call with its identity.
+type pending struct {
+	x    *execution
+	call call
+	step protocol.Step
+}
+
+// identify fixes the call's identity. From here on the call counts among identical ones.
+func (x *execution) identify(c call) (*pending, error) {
+	for _, key := range c.options.resources {
+		if c.kind != protocol.KindLLM && x.resources.opened[key] == nil {
+			return nil, &StepError{
+				Kind: c.kind, Target: c.target, Reason: ReasonResource,
+				Message: fmt.Sprintf("it affects resource %q, which the execution has not opened", key),
+			}
+		}
+	}
+	if len(c.args) > protocol.PayloadLimit {
+		return nil, &StepError{
+			Kind: c.kind, Target: c.target, Reason: ReasonInvalidArguments,
+			Message: fmt.Sprintf("the arguments have %d bytes; at most %d fit", len(c.args), protocol.PayloadLimit),
+		}
+	}
+	hash, err := protocol.ArgsHash(c.args)
+	if err != nil {
+		return nil, &StepError{Kind: c.kind, Target: c.target, Reason: ReasonInvalidArguments, Message: err.Error()}
+	}
+	same := strings.Join([]string{c.kind, c.target, hash}, "\x00")
+	occurrence := x.seen[same]
+	x.seen[same]++
+	return &pending{x: x, call: c, step: protocol.Step{
+		ID:          protocol.StepID(c.kind, c.target, hash, occurrence),
+		Kind:        c.kind,
+		Target:      c.target,
+		Occurrence:  occurrence,
+		Idempotency: c.options.idempotency,
+		Resources:   c.options.resources,
+	}}, nil
+}
+
+// perform takes a step from its identity to its outcome: replay, wait for a turn,
+// decide, execute, capture. The error is a *StepError, a *PolicyError or, for a
+// cancelled step, Temporal's CanceledError.
+func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
+	if recorded := p.x.seed.take(p.step, p.call); recorded != nil {
+		return p.settle(recorded.Decision, recorded.Outcome)
+	}
+	leave, err := p.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	defer p.x.started(ctx, p.call.target)()
+
+	result, err := p.live(ctx)
+	p.x.noteDivergence(ctx)
+	return result, err
+}
+
+// enter waits until the step may run. Model calls and steps that wait in the workflow
+// run no code that could touch a resource, so they need no turn.
+func (p *pending) enter(ctx workflow.Context) (leave func(), err error) {
+	if p.call.kind == protocol.KindLLM || p.call.wait != nil {
+		return func() {}, ctx.Err()
+	}
+	return p.x.gate.enter(ctx)
+}
+
+func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
+	if p.local() {
+		return p.runLocal(ctx)
+	}
+	record, err := p.record(ctx, protocol.ActivityDecide)
+	if err != nil {
+		return nil, err
+	}
+	if record.Decision.Decision != protocol.Allow {
+		return p.settle(record.Decision, protocol.Outcome{})
+	}
+	p.x.resources.touch(p.step)
+	if p.call.wait != nil {
+		return p.waitFor(ctx)
+	}
+	outcome, err := p.execute(ctx)
+	p.x.captureDue(ctx, p.step)
+	if err != nil {
+		return nil, err
+	}
+	return p.settle(record.Decision, outcome)
+}
+
+// local reports whether a local activity does: the step may run again after a crash,
+// and nothing that a checkpoint holds depends on it.
+func (p *pending) local() bool {
+	return p.call.kind == protocol.KindLocal && p.call.wait == nil &&
+		p.step.Idempotency != protocol.AtMostOnce && len(p.step.Resources) == 0
+}
+
+// runLocal decides and runs the step in one local activity, so that it costs one
+// marker in history.
+func (p *pending) runLocal(ctx workflow.Context) (json.RawMessage, error) {
+	record, err := p.record(ctx, protocol.ActivityStep)
+	if err != nil {
+		return nil, err
+	}
+	if record.Outcome == nil {
+		return p.settle(record.Decision, protocol.Outcome{})
+	}
+	p.x.resources.touch(p.step)
+	return p.settle(record.Decision, *record.Outcome)
+}
+
+// record asks a local activity for the step's decision and, for a local step, its outcome.
+func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepRecord, error) {
+	timeout := localTimeout
+	request := protocol.DecideRequest{
+		Step:    p.step,
+		AgentID: p.x.agent,
+		Args:    p.call.args,
+		Inline:  p.call.wait != nil,
+		Result:  p.call.value,
+	}
+	if activity == protocol.ActivityStep {
+		request.Timeout = stepTimeout
+		if p.call.options.startToClose > 0 {
+			request.Timeout = p.call.options.startToClose
+		}
+		timeout += request.Timeout
+	}
+	var record protocol.StepRecord
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		StartToCloseTimeout: timeout,
+		Summary:             p.call.target,
+	})
+	err := workflow.ExecuteLocalActivity(local, activity, request).Get(ctx, &record)
+	return record, err
+}
+
+// waitFor lets the step wait in the workflow and records how that ended.
+func (p *pending) waitFor(ctx workflow.Context) (json.RawMessage, error) {
+	result, waitErr := p.call.wait(ctx)
+	outcome := protocol.Outcome{Result: result}
+	if waitErr != nil {
+		described := failure.StepError(waitErr, p.step.Idempotency)
+		outcome = protocol.Outcome{Error: &described}
+	}
+	recording, _ := workflow.NewDisconnectedContext(ctx)
+	local := workflow.WithLocalActivityOptions(recording, workflow.LocalActivityOptions{
+		StartToCloseTimeout: localTimeout,
+		Summary:             p.call.target,
+	})
+	record := protocol.StepRecord{Step: protocol.Step{ID: p.step.ID, Kind: p.step.Kind, Target: p.step.Target}, Outcome: &outcome}
+	if err := workflow.ExecuteLocalActivity(local, protocol.ActivitySettle, record).Get(recording, nil); err != nil {
+		return nil, err
+	}
+	if waitErr != nil {
+		return nil, waitErr
+	}
+	return result, nil
+}
+
+// execute runs the step's activity. The error is a cancellation; how the body
+// itself ended is in the outcome.
+func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
+	var result json.RawMessage
+	activity := p.step.Target
+	if p.step.Kind == protocol.KindLLM {
+		activity = protocol.ActivityGenerate
+	}
+	envelope := protocol.Call{Idempotency: p.step.Idempotency, Model: p.call.model}
+	if p.step.Kind != protocol.KindLLM {
+		envelope.Resources = p.x.resources.bound()
+	}
+	future := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, p.activityOptions()), activity, p.call.args, envelope)
+	err := p.x.await(ctx, future, &result)
+	switch {
+	case err == nil:
+		return protocol.Outcome{Result: result}, nil
+	case failure.IsCancelled(err):
+		return protocol.Outcome{}, err
+	default:
+		described := failure.StepError(err, p.step.Idempotency)
+		return protocol.Outcome{Error: &described}, nil
+	}
+}
+
+func (p *pending) activityOptions() workflow.ActivityOptions {
+	declared := p.call.options
+	attempts := maximumAttempts
+	switch {
+	case p.step.Idempotency == protocol.AtMostOnce:
+		attempts = 1
+	case declared.attempts > 0:
+		attempts = declared.attempts
+	}
+	opts := workflow.ActivityOptions{
+		ActivityID:          p.step.ID,
+		StartToCloseTimeout: startToCloseTimeout,
+		HeartbeatTimeout:    p.x.begin.HeartbeatTimeout,
+		WaitForCancellation: true,
+		RetryPolicy:         retryPolicy(attempts),
+		Summary:             p.summary(),
+	}
+	if declared.startToClose > 0 {
+		opts.StartToCloseTimeout = declared.startToClose
+	}
+	if declared.heartbeat > 0 {
+		opts.HeartbeatTimeout = declared.heartbeat
+	}
+	if p.step.Kind != protocol.KindLLM {
+		p.x.route(&opts)
+	}
+	return opts
+}
+
+// await waits for an activity. Once ctx is cancelled it waits only a while longer, for
+// a body that ignores its context.
+func (x *execution) await(ctx workflow.Context, future workflow.Future, result any) error {
+	ready := false
+	selector := workflow.NewSelector(ctx).
+		AddFuture(future, func(workflow.Future) { ready = true }).
+		AddReceive(ctx.Done(), func(workflow.ReceiveChannel, bool) {})
+	selector.Select(ctx)
+	if !ready {
+		patient, cancelTimer := workflow.WithCancel(disconnected(ctx))
+		workflow.NewSelector(patient).
+			AddFuture(future, func(workflow.Future) { ready = true }).
+			AddFuture(workflow.NewTimer(patient, cancelGrace), func(workflow.Future) {}).
+			Select(patient)
+		cancelTimer()
+	}
+	if !ready {
+		return workflow.ErrCanceled
+	}
+	return future.Get(ctx, result)
+}
+
+func disconnected(ctx workflow.Context) workflow.Context {
+	detached, _ := workflow.NewDisconnectedContext(ctx)
+	return detached
+}
+
+// settle turns a decision and an outcome into what the handler gets. Recorded and live
+// steps both end here, so that a fork's handler sees the same.
+func (p *pending) settle(decision *protocol.Decision, outcome protocol.Outcome) (json.RawMessage, error) {
+	if decision != nil && decision.Decision != protocol.Allow {
+		return nil, policyError(p.step, *decision)
+	}
+	if outcome.Error != nil {
+		return nil, stepError(p.step, *outcome.Error)
+	}
+	return outcome.Result, nil
+}
+
+// summary is the declared one, or else the first text among the arguments.
+func (p *pending) summary() string {
+	switch {
+	case p.call.options.summary != "":
+		return protocol.OneLine(p.call.options.summary)
+	case p.step.Kind == protocol.KindLLM:
+		return protocol.OneLine(p.step.Target)
+	default:
+		return protocol.OneLine(protocol.FirstText(p.call.args))
+	}
+}

@@ -1,0 +1,156 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// seed is what a fork replays: the steps that had ended at the fork point, with
+// their outcomes, and the resources registered by then. An execution that is not a
+// fork has an empty one.
+type seed struct {
+	order     []string // step ids in the order they were proposed
+	steps     map[string]*protocol.PrefixStep
+	used      map[string]bool
+	left      int
+	resources map[string]*seededResource
+	// live is the first step that was not in the seed while some were left.
+	live *protocol.DivergentStep
+	// noted says that the divergence is recorded.
+	noted bool
+}
+
+// seededResource is a resource as the prefix left it.
+type seededResource struct {
+	protocol.PrefixResource
+	restoration protocol.Restoration
+	count       int
+}
+
+// loadSeed reads a fork's prefix, a page at a time, into the execution's own history, so
+// that the source may be deleted afterwards.
+func loadSeed(ctx workflow.Context, fork *protocol.Fork) (*seed, error) {
+	s := &seed{
+		steps:     map[string]*protocol.PrefixStep{},
+		used:      map[string]bool{},
+		resources: map[string]*seededResource{},
+	}
+	if fork == nil {
+		return s, nil
+	}
+	loading := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: prefixTimeout,
+		RetryPolicy:         retryPolicy(prefixAttempts),
+		Summary:             "recorded steps of " + fork.ExecutionID,
+	})
+	for offset := 0; ; {
+		var page protocol.PrefixPage
+		err := workflow.ExecuteActivity(loading, protocol.ActivityLoadPrefix, protocol.LoadPrefix{
+			ExecutionID: fork.ExecutionID, RunID: fork.RunID, AtSeq: fork.AtSeq,
+			HistoryEvents: fork.HistoryEvents, Offset: offset,
+		}).Get(ctx, &page)
+		if err != nil {
+			return nil, err
+		}
+		s.add(page)
+		if page.Next == 0 {
+			break
+		}
+		offset = page.Next
+	}
+	for _, key := range workflow.DeterministicKeys(s.resources) {
+		s.resources[key].restoration = fork.Restoration[key]
+	}
+	return s, nil
+}
+
+func (s *seed) add(page protocol.PrefixPage) {
+	for _, record := range page.Records {
+		if record.Resource != nil {
+			s.resources[record.Key] = &seededResource{PrefixResource: *record.Resource}
+		}
+		step := record.Step
+		if step == nil {
+			continue
+		}
+		s.order = append(s.order, step.ID)
+		s.steps[step.ID] = step
+		s.left++
+	}
+	for _, record := range page.Records {
+		if record.Step != nil && countsFor(*record.Step) {
+			s.count(record.Step.Resources)
+		}
+	}
+}
+
+// countsFor reports whether a copied step counts towards every_steps: it ran and may have
+// changed something. A denied step did not run.
+func countsFor(step protocol.PrefixStep) bool {
+	denied := step.Decision != nil && step.Decision.Decision == protocol.Deny
+	return !denied && step.Kind != protocol.KindLLM
+}
+
+func (s *seed) count(keys []string) {
+	for _, key := range keys {
+		if r := s.resources[key]; r != nil {
+			r.count++
+		}
+	}
+}
+
+// take gives the recorded step with this id, or nil if the step has to run.
+func (s *seed) take(step protocol.Step, c call) *protocol.PrefixStep {
+	recorded := s.steps[step.ID]
+	if recorded != nil && !s.used[step.ID] {
+		s.used[step.ID] = true
+		s.left--
+		return recorded
+	}
+	if s.left > 0 && s.live == nil {
+		s.live = divergent(step, c)
+	}
+	return nil
+}
+
+func divergent(step protocol.Step, c call) *protocol.DivergentStep {
+	return &protocol.DivergentStep{
+		StepID: step.ID, Kind: step.Kind, Target: step.Target, Args: c.args, Occurrence: step.Occurrence,
+	}
+}
+
+// divergence describes what is left, or is nil if nothing is or that has been said.
+func (s *seed) divergence() *protocol.Divergence {
+	if s.left == 0 || s.noted {
+		return nil
+	}
+	for _, id := range s.order {
+		if s.used[id] {
+			continue
+		}
+		expected := s.steps[id]
+		return &protocol.Divergence{
+			Expected: *divergent(expected.Step, call{args: expected.Args}),
+			Got:      s.live,
+			Unused:   s.left,
+		}
+	}
+	return nil
+}
+
+// noteDivergence records that the handler has left the recorded path. It is called once a
+// live step has ended, and when the handler has: whatever could be asked for without that
+// has been asked for by then, so recorded steps that are left will not come. While a
+// resource is being opened that is not so.
+func (x *execution) noteDivergence(ctx workflow.Context) {
+	divergence := x.seed.divergence()
+	if divergence == nil || x.opening > 0 || ctx.Err() != nil {
+		return
+	}
+	x.seed.noted = true
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout, Summary: "diverged"})
+	if err := workflow.ExecuteLocalActivity(local, protocol.ActivityNote, divergence).Get(ctx, nil); err != nil {
+		workflow.GetLogger(ctx).Error("divergence not recorded", "error", err)
+	}
+}

@@ -1,0 +1,121 @@
+package workflows
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// Tool refers to a tool with arguments A and result R. Its handler is bound to it
+// in a worker. Both types are encoded as JSON, and A gives the schema that a model sees.
+type Tool[A, R any] struct {
+	name    string
+	options options
+}
+
+// NewTool declares the tool called name. The name is recorded in histories and is the
+// activity type that Temporal's UI shows. It panics on a name that is empty or
+// begins with "tine.".
+func NewTool[A, R any](name string, opts ...Option) Tool[A, R] {
+	checkName("tool", name)
+	return Tool[A, R]{name: name, options: newOptions(options{}, opts)}
+}
+
+// Name is the tool's name.
+func (t Tool[A, R]) Name() string { return t.name }
+
+// Description is what a model is told of the tool.
+func (t Tool[A, R]) Description() string { return t.options.description }
+
+// Call runs the tool and returns its result: a *StepError if it failed, a *PolicyError if
+// it was refused.
+func (t Tool[A, R]) Call(ctx workflow.Context, args A, opts ...Option) (R, error) {
+	return t.Start(ctx, args, opts...).Get(ctx)
+}
+
+// Start begins the tool and returns at once. The step's place among identical calls
+// is fixed by the order of Start. While the execution has resources, tools
+// run one at a time all the same.
+func (t Tool[A, R]) Start(ctx workflow.Context, args A, opts ...Option) Future[R] {
+	raw, err := protocol.Encode(args)
+	if err != nil {
+		return failed[R](ctx, &StepError{Kind: protocol.KindTool, Target: t.name, Reason: ReasonInvalidArguments, Message: err.Error()})
+	}
+	return start[R](ctx, t.call(raw, opts))
+}
+
+func (t Tool[A, R]) call(args json.RawMessage, opts []Option) call {
+	return call{kind: protocol.KindTool, target: t.name, args: args, options: newOptions(t.options, opts)}
+}
+
+// AnyTool is a Tool of any types.
+type AnyTool interface {
+	Name() string
+	Description() string
+	call(args json.RawMessage, opts []Option) call
+}
+
+// Toolset calls tools by name, for a model that picks them.
+type Toolset struct {
+	names  []string
+	byName map[string]AnyTool
+}
+
+// Tools makes a Toolset. It panics if two tools have the same name.
+func Tools(tools ...AnyTool) Toolset {
+	set := Toolset{byName: map[string]AnyTool{}}
+	for _, tool := range tools {
+		if set.byName[tool.Name()] != nil {
+			panic(fmt.Sprintf("workflows: tool %q is in the set twice", tool.Name()))
+		}
+		set.byName[tool.Name()] = tool
+		set.names = append(set.names, tool.Name())
+	}
+	return set
+}
+
+// Names lists the tools' names in the order given to Tools.
+func (s Toolset) Names() []string { return slices.Clone(s.names) }
+
+// Call runs the tool called name with JSON arguments. A name that is not in the
+// set and arguments that are not JSON are a *StepError that says so in words
+// a model can act on, and nothing is recorded.
+func (s Toolset) Call(ctx workflow.Context, name string, args json.RawMessage, opts ...Option) (json.RawMessage, error) {
+	return s.Start(ctx, name, args, opts...).Get(ctx)
+}
+
+// Start is Call that returns at once.
+func (s Toolset) Start(ctx workflow.Context, name string, args json.RawMessage, opts ...Option) Future[json.RawMessage] {
+	tool := s.byName[name]
+	if tool == nil {
+		return failed[json.RawMessage](ctx, &StepError{
+			Kind: protocol.KindTool, Target: name, Reason: ReasonUnknownTool,
+			Message: fmt.Sprintf("there is no tool %q; there are: %s", name, strings.Join(s.names, ", ")),
+		})
+	}
+	if len(bytes.TrimSpace(args)) == 0 {
+		args = json.RawMessage("{}") // what models send for a tool without parameters
+	}
+	if !protocol.IsJSON(args) {
+		return failed[json.RawMessage](ctx, &StepError{
+			Kind: protocol.KindTool, Target: name, Reason: ReasonInvalidArguments,
+			Message: "the arguments are not valid JSON",
+		})
+	}
+	return start[json.RawMessage](ctx, tool.call(args, opts))
+}
+
+func checkName(what, name string) {
+	if name == "" {
+		panic("workflows: a " + what + " needs a name")
+	}
+	if strings.HasPrefix(name, protocol.Prefix) {
+		panic(fmt.Sprintf("workflows: %s %q: names that begin with %q are Tine's own", what, name, protocol.Prefix))
+	}
+}
