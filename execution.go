@@ -79,6 +79,7 @@ type PendingActivity struct {
 	State       string     `json:"state"` // scheduled, started or cancel_requested
 	Attempt     int32      `json:"attempt"`
 	LastFailure string     `json:"last_failure,omitempty"`
+	ScheduledAt *time.Time `json:"scheduled_at,omitempty"`
 	NextAttempt *time.Time `json:"next_attempt_at,omitempty"`
 }
 

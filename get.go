@@ -3,11 +3,14 @@ package tine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	failurepb "go.temporal.io/api/failure/v1"
 	historypb "go.temporal.io/api/history/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/api/workflowservice/v1"
 
@@ -74,6 +77,10 @@ func (c *Client) pending(e *Execution, activity *workflowpb.PendingActivityInfo)
 	if failure := activity.GetLastFailure(); failure != nil {
 		p.LastFailure = failure.GetMessage()
 	}
+	if at := activity.GetScheduledTime(); at != nil {
+		scheduled := at.AsTime()
+		p.ScheduledAt = &scheduled
+	}
 	if next := activity.GetNextAttemptScheduleTime(); next != nil && p.Attempt > 1 {
 		at := next.AsTime()
 		p.NextAttempt = &at
@@ -81,7 +88,7 @@ func (c *Client) pending(e *Execution, activity *workflowpb.PendingActivityInfo)
 	return p
 }
 
-// addNotes says in words what an open execution waits for, if it is not itself.
+// addNotes says in words what keeps an open execution from going on.
 func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failurepb.Failure) {
 	if taskFailure != nil {
 		e.Notes = append(e.Notes, "its workflow task fails and is tried again: "+taskFailure.GetMessage())
@@ -94,26 +101,37 @@ func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failur
 		e.Notes = append(e.Notes, note)
 		return
 	}
-	waiting := false
 	for _, p := range e.Pending {
-		if p.Attempt > 1 && p.LastFailure != "" {
+		switch {
+		case p.Attempt > 1 && p.LastFailure != "":
 			e.Notes = append(e.Notes, fmt.Sprintf("%s is at attempt %d; the last one ended with: %s", p.Type, p.Attempt, p.LastFailure))
+		case p.State == "scheduled" && p.ScheduledAt != nil && time.Since(*p.ScheduledAt) > slowStart:
+			e.Notes = append(e.Notes, c.waitingNote(ctx, e, p))
 		}
-		waiting = waiting || p.State == "scheduled"
-	}
-	if waiting {
-		c.noteHost(ctx, e)
 	}
 }
 
-// noteHost says that the host that holds the execution's resources serves no tasks.
-func (c *Client) noteHost(ctx context.Context, e *Execution) {
+// slowStart is how long an activity may wait for a worker before that is worth a note.
+const slowStart = 5 * time.Second
+
+// waitingNote says which worker an activity waits for.
+func (c *Client) waitingNote(ctx context.Context, e *Execution, p PendingActivity) string {
+	queue, where := e.TaskQueue, ""
 	for _, r := range e.Resources {
-		if r.TaskQueue != "" && c.polled(ctx, r.TaskQueue, enumspb.TASK_QUEUE_TYPE_ACTIVITY) == nobody {
-			e.Notes = append(e.Notes, fmt.Sprintf("resource %q is on a host that no worker serves right now (task queue %s); start a worker there", r.Key, r.TaskQueue))
+		if r.TaskQueue != "" {
+			queue, where = r.TaskQueue, fmt.Sprintf(", on the host that holds resource %q", r.Key)
 		}
 	}
+	note := fmt.Sprintf("%s has waited %s for a worker of task queue %q%s", p.Type, time.Since(*p.ScheduledAt).Round(time.Second), queue, where)
+	if c.polled(ctx, queue, enumspb.TASK_QUEUE_TYPE_ACTIVITY) == nobody {
+		note += "; none serves it: start one there"
+	}
+	return note
 }
+
+// pollTimeout is how long a poll lasts, and a little more. The server remembers pollers for
+// minutes after they have gone.
+const pollTimeout = 70 * time.Second
 
 // polling says whether a task queue is served.
 type polling int
@@ -129,9 +147,11 @@ func (c *Client) polled(ctx context.Context, queue string, kind enumspb.TaskQueu
 	switch {
 	case err != nil:
 		return unknown
-	case len(described.GetPollers()) == 0:
-		return nobody
-	default:
+	case slices.ContainsFunc(described.GetPollers(), func(p *taskqueuepb.PollerInfo) bool {
+		return time.Since(p.GetLastAccessTime().AsTime()) < pollTimeout
+	}):
 		return somebody
+	default:
+		return nobody
 	}
 }

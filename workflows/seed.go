@@ -150,7 +150,7 @@ func (x *execution) noteDivergence(ctx workflow.Context) {
 	}
 	x.seed.noted = true
 	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout, Summary: "diverged"})
-	if err := workflow.ExecuteLocalActivity(local, protocol.ActivityNote, divergence).Get(ctx, nil); err != nil {
+	if err := workflow.ExecuteLocalActivity(local, protocol.ActivityNote, *divergence).Get(ctx, nil); err != nil {
 		workflow.GetLogger(ctx).Error("divergence not recorded", "error", err)
 	}
 }

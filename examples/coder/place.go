@@ -110,7 +110,7 @@ func (p *place) server(ctx context.Context, progress io.Writer) (client.Options,
 		if err != nil {
 			return settings, nil, err
 		}
-		p.closers = append(p.closers, func() { _ = server.Stop() })
+		p.closers = append(p.closers, server.Stop)
 		p.ours, p.uiAddress = true, server.UIAddress()
 		settings.HostPort = server.Address()
 		c, err = connect.Dial(ctx, settings, logger)
