@@ -177,21 +177,24 @@ func (c *Client) read(ctx context.Context, id string) (*eventlog.Log, error) {
 
 // run is the run id of an execution.
 func (c *Client) run(ctx context.Context, id string) (string, error) {
-	described, err := c.temporal.DescribeWorkflowExecution(ctx, id, "")
-	return described.GetWorkflowExecutionInfo().GetExecution().GetRunId(), named(id, err)
+	described, err := c.temporal.DescribeWorkflow(ctx, id, "")
+	if err != nil {
+		return "", named(id, err)
+	}
+	return described.WorkflowExecution.RunID, nil
 }
 
 // Cancel asks an execution to stop. Its running step is told; its handler
 // decides what to do. One that has ended is a *ClosedError.
 func (c *Client) Cancel(ctx context.Context, id string) error {
-	described, err := c.temporal.DescribeWorkflowExecution(ctx, id, "")
+	described, err := c.temporal.DescribeWorkflow(ctx, id, "")
 	if err != nil {
 		return named(id, err)
 	}
-	if status := described.GetWorkflowExecutionInfo().GetStatus(); status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-		return &ClosedError{ExecutionID: id, Status: closedStatus(status)}
+	if described.Status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
+		return &ClosedError{ExecutionID: id, Status: closedStatus(described.Status)}
 	}
-	return named(id, c.temporal.CancelWorkflow(ctx, id, described.GetWorkflowExecutionInfo().GetExecution().GetRunId()))
+	return named(id, c.temporal.CancelWorkflow(ctx, id, described.WorkflowExecution.RunID))
 }
 
 func closedStatus(status enumspb.WorkflowExecutionStatus) string {

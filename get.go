@@ -12,7 +12,6 @@ import (
 	historypb "go.temporal.io/api/history/v1"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
 	workflowpb "go.temporal.io/api/workflow/v1"
-	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/tinerun/tine/internal/eventlog"
 )
@@ -20,11 +19,11 @@ import (
 // Get describes an execution: what its log says, what runs right now, and what keeps it
 // from going on.
 func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
-	described, err := c.temporal.DescribeWorkflowExecution(ctx, id, "")
+	described, err := c.temporal.DescribeWorkflow(ctx, id, "")
 	if err != nil {
 		return nil, named(id, err)
 	}
-	runID := described.GetWorkflowExecutionInfo().GetExecution().GetRunId()
+	runID := described.WorkflowExecution.RunID
 	projector := eventlog.NewProjector(id, runID, c.decoder)
 	var taskFailure *failurepb.Failure
 	events := c.temporal.GetWorkflowHistory(ctx, id, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
@@ -42,7 +41,7 @@ func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
 	if e.Closed() {
 		return e, nil
 	}
-	c.addPending(e, described)
+	c.addPending(e, described.RawResponse.GetPendingActivities())
 	c.addNotes(ctx, e, taskFailure)
 	return e, nil
 }
@@ -59,8 +58,8 @@ func lastTaskFailure(last *failurepb.Failure, event *historypb.HistoryEvent) *fa
 	}
 }
 
-func (c *Client) addPending(e *Execution, described *workflowservice.DescribeWorkflowExecutionResponse) {
-	for _, activity := range described.GetPendingActivities() {
+func (c *Client) addPending(e *Execution, activities []*workflowpb.PendingActivityInfo) {
+	for _, activity := range activities {
 		e.Pending = append(e.Pending, c.pending(e, activity))
 	}
 }

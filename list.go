@@ -147,7 +147,7 @@ func (c *Client) Resolve(ctx context.Context, prefix string) (string, error) {
 	if prefix == "" {
 		return "", errors.New("an execution id is required")
 	}
-	_, err := c.temporal.DescribeWorkflowExecution(ctx, prefix, "")
+	_, err := c.temporal.DescribeWorkflow(ctx, prefix, "")
 	var missing *serviceerror.NotFound
 	if err == nil || !errors.As(err, &missing) {
 		return prefix, err

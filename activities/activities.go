@@ -129,7 +129,7 @@ func (a *Activities) SetSearchAttributes(namespace string) { a.searchAttributes.
 
 func (a *Activities) hasSearchAttributes(ctx context.Context) bool {
 	namespace := a.searchAttributes.Load()
-	return namespace != nil && *namespace == activity.GetInfo(ctx).WorkflowNamespace
+	return namespace != nil && *namespace == activity.GetInfo(ctx).Namespace
 }
 
 // Close closes the handles of resources.

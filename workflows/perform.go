@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -170,19 +171,22 @@ func (p *pending) waitFor(ctx workflow.Context) (json.RawMessage, error) {
 		described := failure.StepError(waitErr, p.step.Idempotency)
 		outcome = protocol.Outcome{Error: &described}
 	}
-	recording, _ := workflow.NewDisconnectedContext(ctx)
-	local := workflow.WithLocalActivityOptions(recording, workflow.LocalActivityOptions{
+	if err := p.recordOutcome(ctx, outcome); err != nil {
+		return nil, err
+	}
+	return result, waitErr
+}
+
+// recordOutcome records how a step ended that no activity reports. It does so also for a
+// step that was cancelled.
+func (p *pending) recordOutcome(ctx workflow.Context, outcome protocol.Outcome) error {
+	ctx = disconnected(ctx)
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout: localTimeout,
 		Summary:             p.call.target,
 	})
 	record := protocol.StepRecord{Step: protocol.Step{ID: p.step.ID, Kind: p.step.Kind, Target: p.step.Target}, Outcome: &outcome}
-	if err := workflow.ExecuteLocalActivity(local, protocol.ActivitySettle, record).Get(recording, nil); err != nil {
-		return nil, err
-	}
-	if waitErr != nil {
-		return nil, waitErr
-	}
-	return result, nil
+	return workflow.ExecuteLocalActivity(local, protocol.ActivitySettle, record).Get(ctx, nil)
 }
 
 // execute runs the step's activity. The error is a cancellation; how the body
@@ -200,6 +204,13 @@ func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 	future := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, p.activityOptions()), activity, p.call.args, envelope)
 	err := p.x.await(ctx, future, &result)
 	switch {
+	case errors.Is(err, errAbandoned):
+		// Its body may yet end in any way; the handler has been told that it was cancelled.
+		outcome := protocol.Outcome{Error: &protocol.StepError{Message: err.Error(), Reason: protocol.ReasonCancelled}}
+		if err := p.recordOutcome(ctx, outcome); err != nil {
+			return protocol.Outcome{}, err
+		}
+		return protocol.Outcome{}, workflow.ErrCanceled
 	case err == nil:
 		return protocol.Outcome{Result: result}, nil
 	case failure.IsCancelled(err):
@@ -239,8 +250,11 @@ func (p *pending) activityOptions() workflow.ActivityOptions {
 	return opts
 }
 
-// await waits for an activity. Once ctx is cancelled it waits only a while longer, for
-// a body that ignores its context.
+// errAbandoned says that a cancelled activity did not end in time.
+var errAbandoned = fmt.Errorf("cancelled, and not ended within %s", cancelGrace)
+
+// await waits for an activity. Once ctx is cancelled it waits only a while longer: a body may
+// ignore its context. The error is then errAbandoned.
 func (x *execution) await(ctx workflow.Context, future workflow.Future, result any) error {
 	ready := false
 	selector := workflow.NewSelector(ctx).
@@ -256,7 +270,7 @@ func (x *execution) await(ctx workflow.Context, future workflow.Future, result a
 		cancelTimer()
 	}
 	if !ready {
-		return workflow.ErrCanceled
+		return errAbandoned
 	}
 	return future.Get(ctx, result)
 }

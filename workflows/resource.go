@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -186,16 +187,28 @@ func (s *resourceSet) bound() map[string]protocol.Bound {
 }
 
 // touch ends coverage: a live step starts executing. Whatever runs may change a resource,
-// unless the driver says that only declared changes happen.
+// unless the driver says that only declared changes happen. What a fork starts from is
+// covered no longer either, even if it has not been opened yet.
 func (s *resourceSet) touch(step protocol.Step) {
 	for _, key := range s.keys {
 		r := s.opened[key]
-		affected := step.Kind != protocol.KindLLM && slices.Contains(step.Resources, key)
-		if affected || !r.coverageReuse {
+		if changes(step, key) || !r.coverageReuse {
 			r.covered = false
 			r.touches++
 		}
 	}
+	for _, key := range workflow.DeterministicKeys(s.seeded) {
+		r := s.seeded[key]
+		if s.opened[key] == nil && (changes(step, key) || !r.CoverageReuse) {
+			r.restoration.Covered = false
+		}
+	}
+}
+
+// changes reports whether a step may change the resource called key. Model calls change
+// nothing, whatever they declare.
+func changes(step protocol.Step, key string) bool {
+	return step.Kind != protocol.KindLLM && slices.Contains(step.Resources, key)
 }
 
 func (s *resourceSet) describe(b *strings.Builder) {
@@ -280,8 +293,11 @@ func (x *execution) create(ctx workflow.Context, request protocol.CreateResource
 	x.route(&opts)
 	var created protocol.ResourceCreated
 	err := x.await(ctx, workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, opts), protocol.ActivityCreateResource, request), &created)
-	if err == nil || temporal.IsCanceledError(err) {
+	switch {
+	case err == nil || temporal.IsCanceledError(err):
 		return created, err
+	case errors.Is(err, errAbandoned):
+		return created, workflow.ErrCanceled
 	}
 	described := failure.StepError(err, protocol.SafeToRetry)
 	if described.Reason == protocol.ReasonToolError {

@@ -145,7 +145,7 @@ func (s *seed) divergence() *protocol.Divergence {
 // resource is being opened that is not so.
 func (x *execution) noteDivergence(ctx workflow.Context) {
 	divergence := x.seed.divergence()
-	if divergence == nil || x.opening > 0 || ctx.Err() != nil {
+	if divergence == nil || x.opening > 0 || x.fatal != nil || ctx.Err() != nil {
 		return
 	}
 	x.seed.noted = true

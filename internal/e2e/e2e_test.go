@@ -148,21 +148,6 @@ func (b *bench) fork(t *testing.T, req tine.ForkRequest) *tine.Log {
 	return b.end(t, e.ID)
 }
 
-// await waits until the execution's log has an event of a type, and gives its seq.
-func (b *bench) await(t *testing.T, id, eventType string) int64 {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for event, err := range b.Follow(ctx, id, 0) {
-		require.NoError(t, err)
-		if event.Type == eventType {
-			return event.Seq
-		}
-	}
-	require.FailNow(t, "the execution ended without "+eventType)
-	return 0
-}
-
 // op is one operation of a script.
 type op map[string]any
 

@@ -179,13 +179,10 @@ func scrub(history *historypb.History, b *bench) *historypb.History {
 			a.WorkflowTaskStartedEventAttributes.Identity = ""
 		case *historypb.HistoryEvent_WorkflowTaskCompletedEventAttributes:
 			a.WorkflowTaskCompletedEventAttributes.Identity = ""
-			a.WorkflowTaskCompletedEventAttributes.BinaryChecksum = ""
-			a.WorkflowTaskCompletedEventAttributes.WorkerVersion = nil
 		case *historypb.HistoryEvent_WorkflowTaskFailedEventAttributes:
 			a.WorkflowTaskFailedEventAttributes.Identity = ""
 		case *historypb.HistoryEvent_ActivityTaskStartedEventAttributes:
 			a.ActivityTaskStartedEventAttributes.Identity = ""
-			a.ActivityTaskStartedEventAttributes.WorkerVersion = nil
 		case *historypb.HistoryEvent_ActivityTaskCompletedEventAttributes:
 			a.ActivityTaskCompletedEventAttributes.Identity = ""
 		case *historypb.HistoryEvent_ActivityTaskFailedEventAttributes:

@@ -144,8 +144,12 @@ func (t checkpointTask) completed(p *Projector, s stamp, _ int, result *commonpb
 	if err := p.dec.decode(result, &taken); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
-	c := Checkpoint{Key: t.request.Key, CheckpointRef: taken.Ref, CoveredSeq: p.capturedSeq(t.request)}
-	return p.checkpointed(s, c, t.request.Cause)
+	return p.checkpointed(s, Checkpoint{
+		Key:           t.request.Key,
+		CheckpointRef: taken.Ref,
+		CoveredSeq:    p.capturedSeq(t.request),
+		Cause:         t.request.Cause,
+	})
 }
 
 // capturedSeq is the event whose state a capture that ends now has taken. Other

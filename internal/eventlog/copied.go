@@ -65,7 +65,8 @@ func (p *Projector) copiedCheckpoint(s stamp, rec *protocol.PrefixRecord) error 
 		CheckpointRef:  c.Ref,
 		CoveredSeq:     c.CoveredSeq,
 		InvalidatedSeq: c.InvalidatedSeq,
-	}, "")
+		Cause:          c.Cause,
+	})
 }
 
 func (p *Projector) copiedProposal(s stamp, rec *protocol.PrefixRecord) error {

@@ -15,10 +15,15 @@ func (l *Log) Covered(seq int64) bool {
 
 // CoveredResource says whether a checkpoint holds the resource's state as of seq.
 func (l *Log) CoveredResource(key string, seq int64) bool {
-	return slices.ContainsFunc(l.Checkpoints, func(c Checkpoint) bool { return c.Key == key && c.covers(seq) })
+	for i := range l.Checkpoints {
+		if c := &l.Checkpoints[i]; c.covers(seq) && c.Key == key {
+			return true
+		}
+	}
+	return false
 }
 
-func (c Checkpoint) covers(seq int64) bool {
+func (c *Checkpoint) covers(seq int64) bool {
 	return c.CoveredSeq <= seq && (c.InvalidatedSeq == 0 || seq < c.InvalidatedSeq)
 }
 

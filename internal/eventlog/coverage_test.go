@@ -46,7 +46,7 @@ func TestCoverageEnds(t *testing.T) {
 					want = tt.reuse
 				}
 				log := h.log()
-				require.Equal(t, []eventlog.Checkpoint{{Key: "ws", CheckpointRef: "c0", CoveredSeq: 4, InvalidatedSeq: want}}, log.Checkpoints)
+				require.Equal(t, []eventlog.Checkpoint{{Key: "ws", CheckpointRef: "c0", CoveredSeq: 4, InvalidatedSeq: want, Cause: "baseline"}}, log.Checkpoints)
 				require.Equal(t, want == 0, log.Resource("ws").Covered)
 				require.Equal(t, want == 0, log.Covered(log.LatestSeq()))
 			}
@@ -66,7 +66,7 @@ func TestLateCheckpoint(t *testing.T) {
 		h.begin(h.llm()) // 9 to 11
 		h.complete(scheduled, protocol.CheckpointTaken{Ref: "c"})
 		log := h.log()
-		want := eventlog.Checkpoint{Key: "ws", CheckpointRef: "c", CoveredSeq: 8, InvalidatedSeq: 11}
+		want := eventlog.Checkpoint{Key: "ws", CheckpointRef: "c", CoveredSeq: 8, InvalidatedSeq: 11, Cause: "step"}
 		if reuse {
 			want.InvalidatedSeq = 0
 		}
@@ -106,9 +106,9 @@ func TestCovered(t *testing.T) {
 		LatestSeq: 13,
 		Resources: map[string]int64{"a": 3, "b": 11},
 		Checkpoints: []eventlog.Checkpoint{
-			{Key: "a", CheckpointRef: "a0", CoveredSeq: 4, InvalidatedSeq: 8},
-			{Key: "a", CheckpointRef: "a1", CoveredSeq: 9},
-			{Key: "b", CheckpointRef: "b", CoveredSeq: 12},
+			{Key: "a", CheckpointRef: "a0", CoveredSeq: 4, InvalidatedSeq: 8, Cause: "baseline"},
+			{Key: "a", CheckpointRef: "a1", CoveredSeq: 9, Cause: "step"},
+			{Key: "b", CheckpointRef: "b", CoveredSeq: 12, Cause: "baseline"},
 		},
 	}, log.ForkPoints())
 }
@@ -134,8 +134,8 @@ func TestCoverageInFork(t *testing.T) {
 		f := forkOf(t, source, 10, 1<<20)
 		log := f.log()
 		require.Equal(t, []eventlog.Checkpoint{
-			{Key: "ws", CheckpointRef: "c0", CoveredSeq: 3, InvalidatedSeq: 6},
-			{Key: "ws", CheckpointRef: "c1", CoveredSeq: 7},
+			{Key: "ws", CheckpointRef: "c0", CoveredSeq: 3, InvalidatedSeq: 6, Cause: "baseline"},
+			{Key: "ws", CheckpointRef: "c1", CoveredSeq: 7, Cause: "step"},
 		}, log.Checkpoints)
 		require.Equal(t, int64(11), log.LatestSeq())
 		require.True(t, log.Covered(11))

@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/tinerun/tine/internal/eventlog"
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing them")
@@ -64,6 +65,8 @@ func TestGolden(t *testing.T) {
 			})
 			requireGolden(t, filepath.Join(dir, "steps.json"), log.Steps)
 			requireGolden(t, filepath.Join(dir, "fork_points.json"), log.ForkPoints())
+			requireIdentities(t, log)
+			requireForks(t, log)
 		})
 	}
 }
@@ -80,6 +83,27 @@ func readHistory(t *testing.T, name string) *eventlog.Log {
 	log, err := eventlog.Project(started.GetWorkflowId(), started.GetOriginalExecutionRunId(), history.GetEvents(), eventlog.Decoder{})
 	require.NoError(t, err)
 	return log
+}
+
+// requireIdentities checks that the arguments which the log found are those from which
+// the runtime made the steps' ids.
+func requireIdentities(t *testing.T, log *eventlog.Log) {
+	t.Helper()
+	for _, s := range log.Steps {
+		if s.Args != nil {
+			require.Equal(t, protocol.StepID(s.Kind, s.Target, s.ArgsHash, s.Occurrence), s.StepID, "arguments of %s", s.Target)
+		}
+	}
+}
+
+// requireForks forks the execution at events all over its log.
+func requireForks(t *testing.T, log *eventlog.Log) {
+	t.Helper()
+	for seq := log.LatestSeq(); seq > 0; seq -= 5 {
+		fork := forkOf(t, log, seq, 1<<20).log()
+		requireSame(t, copiedSteps(log, seq), seqless(fork.Steps), "steps of the fork")
+		require.Equal(t, log.Covered(seq), fork.Covered(fork.LatestSeq()), "coverage at %d", seq)
+	}
 }
 
 func requireGolden(t *testing.T, name string, v any) {

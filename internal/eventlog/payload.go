@@ -75,7 +75,7 @@ type (
 		Key           string `json:"key"`
 		CheckpointRef string `json:"checkpoint_ref"`
 		CoveredSeq    int64  `json:"covered_seq"`
-		Cause         string `json:"cause,omitempty"` // not known of copied checkpoints
+		Cause         string `json:"cause,omitempty"`
 	}
 	checkpointFailedPayload struct {
 		Key   string             `json:"key"`

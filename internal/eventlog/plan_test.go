@@ -108,8 +108,8 @@ func TestSelectionInFork(t *testing.T) {
 	require.Equal(t, "c1", log.Resource("ws").CheckpointRef)
 	require.Equal(t, "host-ws", log.Resource("ws").TaskQueue, "the host that holds the checkpoint")
 	require.Equal(t, []eventlog.Checkpoint{
-		{Key: "ws", CheckpointRef: "c0", CoveredSeq: 3, InvalidatedSeq: 6},
-		{Key: "ws", CheckpointRef: "c1", CoveredSeq: 7, InvalidatedSeq: 7}, // its writer is not copied
+		{Key: "ws", CheckpointRef: "c0", CoveredSeq: 3, InvalidatedSeq: 6, Cause: "baseline"},
+		{Key: "ws", CheckpointRef: "c1", CoveredSeq: 7, InvalidatedSeq: 7, Cause: "step"}, // its writer is not copied
 	}, log.Checkpoints)
 
 	for seq, want := range map[int64]protocol.Restoration{

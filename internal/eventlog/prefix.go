@@ -182,7 +182,7 @@ func (m seqMap) at(seq int64) int64 {
 // checkpoint maps an interval. Where the step that ended it is not copied the
 // interval may be empty; where it ended after the fork point it is open again.
 func (m seqMap) checkpoint(c Checkpoint, atSeq int64) *protocol.PrefixCheckpoint {
-	mapped := &protocol.PrefixCheckpoint{Ref: c.CheckpointRef, CoveredSeq: m.at(c.CoveredSeq)}
+	mapped := &protocol.PrefixCheckpoint{Ref: c.CheckpointRef, CoveredSeq: m.at(c.CoveredSeq), Cause: c.Cause}
 	if c.InvalidatedSeq != 0 && c.InvalidatedSeq <= atSeq {
 		mapped.InvalidatedSeq = m.at(c.InvalidatedSeq)
 	}

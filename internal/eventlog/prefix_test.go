@@ -140,7 +140,7 @@ func TestPrefixRecords(t *testing.T) {
 	initialized := protocol.PrefixRecord{Type: eventlog.ResourceInitialized, At: denied.At, Key: "ws", Checkpoint: &protocol.PrefixCheckpoint{Ref: "c0"}}
 	checkpointed := at(5)
 	checkpointed.Key = "ws"
-	checkpointed.Checkpoint = &protocol.PrefixCheckpoint{Ref: "c0", CoveredSeq: 3, InvalidatedSeq: 6}
+	checkpointed.Checkpoint = &protocol.PrefixCheckpoint{Ref: "c0", CoveredSeq: 3, InvalidatedSeq: 6, Cause: "baseline"}
 
 	want := []protocol.PrefixRecord{registered, proposed, allowed, executing, succeeded, refused, denied, initialized, checkpointed}
 	if diff := cmp.Diff(want, records); diff != "" {
@@ -195,6 +195,21 @@ func TestPrefixOfResources(t *testing.T) {
 		"resource.initialized b b1", "resource.initialized a late",
 		"resource.checkpointed b b0 [3,7)", "resource.checkpointed a a0 [4,7)",
 		"resource.checkpointed b b1 [8,8)", "resource.checkpointed a late [8,0)")...)
+}
+
+// TestPrefixOrdersCheckpoints has a capture that ends after a later one did.
+func TestPrefixOrdersCheckpoints(t *testing.T) {
+	t.Parallel()
+	h := newHistory(t)
+	h.create("ws", true)     // 3, 4
+	a := h.run(h.tool("ws")) // 5 to 8
+	scheduled := h.scheduleCheckpoint("ws", protocol.CauseStep, a.ID)
+	b := h.run(h.llm())                                           // 9 to 12
+	h.checkpoint("ws", protocol.CauseCompletion, "", "newer")     // 13, covers 12
+	h.complete(scheduled, protocol.CheckpointTaken{Ref: "older"}) // 14, covers 8
+	requirePrefix(t, h.log(), 14, slices.Concat([]string{"resource.registered ws"},
+		all(a, eventlog.StepSucceeded), all(b, eventlog.StepSucceeded),
+		[]string{"resource.initialized ws newer", "resource.checkpointed ws older [7,0)", "resource.checkpointed ws newer [11,0)"})...)
 }
 
 func TestPrefixOfInterleavedSteps(t *testing.T) {

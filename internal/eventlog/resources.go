@@ -44,12 +44,12 @@ func (p *Projector) bind(s stamp, r *Resource, created protocol.ResourceCreated)
 	return nil
 }
 
-func (p *Projector) checkpointed(s stamp, c Checkpoint, cause string) error {
+func (p *Projector) checkpointed(s stamp, c Checkpoint) error {
 	payload := checkpointedPayload{
 		Key:           c.Key,
 		CheckpointRef: c.CheckpointRef,
 		CoveredSeq:    c.CoveredSeq,
-		Cause:         cause,
+		Cause:         c.Cause,
 	}
 	if _, err := p.emit(s, ResourceCheckpointed, payload, subject{resource: p.log.Resource(c.Key)}); err != nil {
 		return err

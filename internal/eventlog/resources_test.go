@@ -76,6 +76,13 @@ func TestCheckpointCauses(t *testing.T) {
 		"an unknown step is as of the event before": {
 			func(h *history) { h.checkpoint("ws", protocol.CauseStep, "nobody", "c") }, 4,
 		},
+		"an open step is as of the event before": {
+			func(h *history) {
+				c := h.tool("ws")
+				h.begin(c) // 5 to 7
+				h.checkpoint("ws", protocol.CauseStep, c.ID, "c")
+			}, 7,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -144,6 +144,15 @@ func TestStepEvents(t *testing.T) {
 			},
 			[]string{eventlog.StepProposed, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepSucceeded}, eventlog.StepStatusSucceeded,
 		},
+		"decided otherwise once it has begun": {
+			func(h *history) {
+				c := h.tool()
+				scheduled := h.begin(c)
+				h.decide(c, deny)
+				h.complete(scheduled, "ok")
+			},
+			[]string{eventlog.StepProposed, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepSucceeded}, eventlog.StepStatusSucceeded,
+		},
 		"settled once": {
 			func(h *history) {
 				c := h.run(h.tool())

@@ -110,6 +110,8 @@ type Checkpoint struct {
 	CheckpointRef  string `json:"checkpoint_ref"`
 	CoveredSeq     int64  `json:"covered_seq"`
 	InvalidatedSeq int64  `json:"invalidated_seq,omitempty"`
+	// Cause is baseline, step or completion.
+	Cause string `json:"cause,omitempty"`
 }
 
 // ForkPoints is an execution's coverage over its log.

@@ -238,6 +238,7 @@ type PrefixCheckpoint struct {
 	Ref            string `json:"checkpoint_ref,omitempty"`
 	CoveredSeq     int64  `json:"covered_seq,omitempty"`
 	InvalidatedSeq int64  `json:"invalidated_seq,omitempty"`
+	Cause          string `json:"cause,omitempty"`
 }
 
 // Usage counts the tokens of an llm_call.
