@@ -105,7 +105,7 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 	}
 	ctx, cancel := context.WithTimeout(ctx, in.Timeout)
 	defer cancel()
-	result, err := h.run(ctx, in.Args)
+	result, err := h.run(ctx, in.Args, false)
 	if err != nil && ctx.Err() != nil {
 		return nil, timeoutError(err)
 	}

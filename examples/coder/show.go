@@ -124,10 +124,13 @@ func changes(diff string) string {
 func (p *place) whereToLook(out io.Writer, executions ...*finished) {
 	fmt.Fprintln(out)
 	if p.uiAddress == "" {
-		fmt.Fprintln(out, "Look at both in the UI of your Temporal server:")
-	} else {
-		fmt.Fprintf(out, "Look at both in the Temporal UI: %s\n", p.uiAddress)
+		fmt.Fprintf(out, "Look at both in the UI of your Temporal server (namespace %s), by their workflow ids:\n", p.namespace)
+		for _, e := range executions {
+			fmt.Fprintf(out, "  %s\n", e.ID)
+		}
+		return
 	}
+	fmt.Fprintf(out, "Look at both in the Temporal UI: %s\n", p.uiAddress)
 	for _, e := range executions {
 		fmt.Fprintf(out, "  %s/namespaces/%s/workflows/%s\n", p.uiAddress, p.namespace, e.ID)
 	}
