@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/tinerun/tine/internal/eventlog"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
@@ -46,12 +47,18 @@ func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) 
 	if create.TaskQueue == "" {
 		create.TaskQueue = source.TaskQueue
 	}
+	records, err := source.Prefix(req.AtSeq)
+	if err != nil {
+		return nil, fmt.Errorf("execution %s: %w", req.ExecutionID, err)
+	}
+	page := eventlog.Pages(records, 0, protocol.PageBytes)
 	return c.start(ctx, create, &protocol.Start{
 		Session: req.Session,
 		Parent:  source.Parent,
 		Fork: &protocol.Fork{
 			ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: plan.AtSeq,
 			HistoryEvents: plan.HistoryEvents, Restoration: plan.Restoration,
+			Page: &page,
 		},
 	})
 }

@@ -15,10 +15,6 @@ import (
 	"github.com/tinerun/tine/internal/protocol"
 )
 
-// pageBytes is how much of a prefix one activity result holds. It must stay below
-// protocol.PayloadLimit; small pages cost a round trip each.
-const pageBytes = 1 << 20
-
 // loadPrefix is the activity that reads a page of a fork's prefix from its source.
 func (a *Activities) loadPrefix(ctx context.Context, in protocol.LoadPrefix) (protocol.PrefixPage, error) {
 	log, err := history.Read(ctx, activity.GetClient(ctx), in.ExecutionID, in.RunID, in.HistoryEvents, a.opts.Decoder)
@@ -35,5 +31,5 @@ func (a *Activities) loadPrefix(ctx context.Context, in protocol.LoadPrefix) (pr
 	if err != nil {
 		return protocol.PrefixPage{}, temporal.NewNonRetryableApplicationError(err.Error(), failure.TypeConfiguration, nil)
 	}
-	return eventlog.Pages(records, in.Offset, pageBytes), nil
+	return eventlog.Pages(records, in.Offset, protocol.PageBytes), nil
 }

@@ -36,7 +36,7 @@ var (
 	Search = workflows.NewTool[Query, []string]("search",
 		workflows.WithDescription("Search the archive. Gives the titles that match."))
 
-	Note = workflows.NewTool[Line, int]("note",
+	Note = workflows.NewTool[Line, int]("take_note",
 		workflows.WithDescription("Add a line to the notebook. Gives its number."),
 		workflows.WithResources(Notebook.Key()))
 
@@ -232,7 +232,7 @@ func (scripted) Generate(_ context.Context, req activities.GenerateRequest, _ []
 	case 1:
 		answer.ToolCalls = []activities.ToolCall{{ID: "1", Name: "search", Arguments: `{"text":"1976"}`}}
 	case 3:
-		answer.ToolCalls = []activities.ToolCall{{ID: "2", Name: "note", Arguments: `{"text":` + strings.Trim(last, "[]") + `}`}}
+		answer.ToolCalls = []activities.ToolCall{{ID: "2", Name: "take_note", Arguments: `{"text":` + strings.Trim(last, "[]") + `}`}}
 	default:
 		answer.Content = "It is in the notebook, on line " + last + "."
 	}

@@ -28,8 +28,9 @@ type seededResource struct {
 	count       int
 }
 
-// loadSeed reads a fork's prefix, a page at a time, into the execution's own history, so
-// that the source may be deleted afterwards.
+// loadSeed reads a fork's prefix. Its first page came with the start; the others are loaded,
+// one at a time, into the execution's own history, so that the source may be deleted
+// afterwards.
 func loadSeed(ctx workflow.Context, fork *protocol.Fork) (*seed, error) {
 	s := &seed{
 		steps:     map[string]*protocol.PrefixStep{},
@@ -39,30 +40,44 @@ func loadSeed(ctx workflow.Context, fork *protocol.Fork) (*seed, error) {
 	if fork == nil {
 		return s, nil
 	}
+	offset := 0
+	if page := fork.Page; page != nil {
+		s.add(*page)
+		offset = page.Next
+	}
+	if fork.Page == nil || offset != 0 {
+		if err := s.load(ctx, fork, offset); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range workflow.DeterministicKeys(s.resources) {
+		s.resources[key].restoration = fork.Restoration[key]
+	}
+	return s, nil
+}
+
+// load reads the pages from offset on.
+func (s *seed) load(ctx workflow.Context, fork *protocol.Fork, offset int) error {
 	loading := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: prefixTimeout,
 		RetryPolicy:         retryPolicy(prefixAttempts),
 		Summary:             "recorded steps of " + fork.ExecutionID,
 	})
-	for offset := 0; ; {
+	for {
 		var page protocol.PrefixPage
 		err := workflow.ExecuteActivity(loading, protocol.ActivityLoadPrefix, protocol.LoadPrefix{
 			ExecutionID: fork.ExecutionID, RunID: fork.RunID, AtSeq: fork.AtSeq,
 			HistoryEvents: fork.HistoryEvents, Offset: offset,
 		}).Get(ctx, &page)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.add(page)
 		if page.Next == 0 {
-			break
+			return nil
 		}
 		offset = page.Next
 	}
-	for _, key := range workflow.DeterministicKeys(s.resources) {
-		s.resources[key].restoration = fork.Restoration[key]
-	}
-	return s, nil
 }
 
 func (s *seed) add(page protocol.PrefixPage) {

@@ -36,18 +36,31 @@ func (t Tool[A, R]) Description() string { return t.options.description }
 // Call runs the tool and returns its result: a *StepError if it failed, a *PolicyError if
 // it was refused.
 func (t Tool[A, R]) Call(ctx workflow.Context, args A, opts ...Option) (R, error) {
-	return t.Start(ctx, args, opts...).Get(ctx)
+	raw, err := t.encode(args)
+	if err != nil {
+		var none R
+		return none, err
+	}
+	return run[R](ctx, t.call(raw, opts))
 }
 
 // Start begins the tool and returns at once. The step's place among identical calls
 // is fixed by the order of Start. While the execution has resources, tools
 // run one at a time all the same.
 func (t Tool[A, R]) Start(ctx workflow.Context, args A, opts ...Option) Future[R] {
-	raw, err := protocol.Encode(args)
+	raw, err := t.encode(args)
 	if err != nil {
-		return failed[R](ctx, &StepError{Kind: protocol.KindTool, Target: t.name, Reason: ReasonInvalidArguments, Message: err.Error()})
+		return failed[R](ctx, err)
 	}
 	return start[R](ctx, t.call(raw, opts))
+}
+
+func (t Tool[A, R]) encode(args A) (json.RawMessage, error) {
+	raw, err := protocol.Encode(args)
+	if err != nil {
+		return nil, &StepError{Kind: protocol.KindTool, Target: t.name, Reason: ReasonInvalidArguments, Message: err.Error()}
+	}
+	return raw, nil
 }
 
 func (t Tool[A, R]) call(args json.RawMessage, opts []Option) call {

@@ -178,7 +178,10 @@ func (prefixTask) completed(p *Projector, s stamp, _ int, result *commonpb.Paylo
 	if err := p.dec.decode(result, &page); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
-	return p.page(s, page)
+	if err := p.page(s, page); err != nil || page.Next != 0 {
+		return err
+	}
+	return p.start(s)
 }
 
 // failed says nothing: the workflow asks again, or fails.

@@ -7,8 +7,7 @@ import (
 	"github.com/tinerun/tine/internal/protocol"
 )
 
-// page turns a page of a fork's prefix into events. The fork has started once it
-// has the last one.
+// page turns a page of a fork's prefix into events.
 func (p *Projector) page(s stamp, page protocol.PrefixPage) error {
 	for i := range page.Records {
 		rec := &page.Records[i]
@@ -17,10 +16,7 @@ func (p *Projector) page(s stamp, page protocol.PrefixPage) error {
 			return fmt.Errorf("record %d (%s): %w", i, rec.Type, err)
 		}
 	}
-	if page.Next != 0 {
-		return nil
-	}
-	return p.start(s)
+	return nil
 }
 
 func (p *Projector) copied(s stamp, rec *protocol.PrefixRecord) error {

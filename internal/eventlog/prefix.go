@@ -189,15 +189,14 @@ func (m seqMap) checkpoint(c Checkpoint, atSeq int64) *protocol.PrefixCheckpoint
 	return mapped
 }
 
-// Pages is the page of records that begins at offset. It has as many records as
-// fit maxBytes of JSON, and at least one, so that paging always ends.
+// Pages is the page of records that begins at offset. It has as many records as fit
+// maxBytes of JSON before it is compressed, and at least one, so that paging always ends.
 func Pages(records []protocol.PrefixRecord, offset, maxBytes int) protocol.PrefixPage {
 	page := protocol.PrefixPage{Records: []protocol.PrefixRecord{}}
 	if offset < 0 || offset >= len(records) {
 		return page
 	}
-	// The longest envelope, so that its offset never makes a page too large.
-	size := encodedSize(protocol.PrefixPage{Records: page.Records, Next: len(records)})
+	size := len("[]")
 	for _, rec := range records[offset:] {
 		size += encodedSize(rec) + len(",")
 		if size > maxBytes && len(page.Records) > 0 {

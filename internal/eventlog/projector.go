@@ -38,7 +38,8 @@ type Projector struct {
 	// activities has the ones of Tine that are open, by the id of their scheduled event.
 	activities map[int64]*activity
 	coverage   coverage
-	awaiting   int // how many steps wait for approval
+	awaiting   int  // how many steps wait for approval
+	loading    bool // a fork has yet to load pages of its prefix
 	started    bool
 }
 
@@ -74,10 +75,10 @@ func (p *Projector) add(ev *historypb.HistoryEvent) error {
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
 		return p.created(s, ev.GetWorkflowExecutionStartedEventAttributes())
 	case enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-		if p.log.Fork == nil { // a fork starts with the last page of its prefix
-			return p.start(s)
+		if p.loading { // a fork starts when it has the last page of its prefix
+			return nil
 		}
-		return nil
+		return p.start(s)
 
 	case enumspb.EVENT_TYPE_MARKER_RECORDED:
 		return p.marker(s, ev.GetMarkerRecordedEventAttributes())
@@ -214,6 +215,7 @@ func (p *Projector) created(s stamp, a *historypb.WorkflowExecutionStartedEventA
 	if log.Fork == nil {
 		return nil
 	}
+	p.loading = true
 	return p.forked(s, log.Fork)
 }
 
@@ -228,7 +230,13 @@ func (p *Projector) forked(s stamp, fork *protocol.Fork) error {
 		ForkSeq:     fork.AtSeq,
 		Restoration: restoration,
 	}, subject{})
-	return err
+	if err != nil || fork.Page == nil {
+		return err
+	}
+	page := *fork.Page
+	fork.Page = nil // its records are events now
+	p.loading = page.Next != 0
+	return p.page(s, page)
 }
 
 // start ends the time in which nothing of the handler has run. Only its first call

@@ -28,6 +28,8 @@ type Fork struct {
 	// prefix is loaded from just so much, since a running source goes on.
 	HistoryEvents int64                  `json:"history_events,omitempty"`
 	Restoration   map[string]Restoration `json:"restoration,omitempty"`
+	// Page is the beginning of the prefix, so that a short one needs no loading.
+	Page *PrefixPage `json:"page,omitempty"`
 }
 
 // Restoration is what one resource of a fork starts from. Without a checkpoint
@@ -198,11 +200,12 @@ type LoadPrefix struct {
 	Offset int `json:"offset,omitempty"`
 }
 
-// PrefixPage is the result of ActivityLoadPrefix: copied events in log order.
+// PrefixPage is a part of a fork's prefix: copied events in log order. It is compressed in
+// JSON, since histories have a limit and prefixes repeat themselves.
 type PrefixPage struct {
-	Records []PrefixRecord `json:"records"`
+	Records []PrefixRecord
 	// Next is the offset of the next page, or 0 after the last.
-	Next int `json:"next,omitempty"`
+	Next int
 }
 
 // PrefixRecord is one copied event. The one that first names a step or a resource

@@ -1,0 +1,55 @@
+package protocol
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// PageBytes is how much JSON of records one page holds before it is compressed. Even what
+// cannot be compressed stays below PayloadLimit.
+const PageBytes = 1 << 20
+
+// packedPage is a PrefixPage in JSON.
+type packedPage struct {
+	// Gzip is the compressed JSON array of the records.
+	Gzip []byte `json:"gzip"`
+	Next int    `json:"next,omitempty"`
+}
+
+// MarshalJSON compresses the records.
+func (p PrefixPage) MarshalJSON() ([]byte, error) {
+	raw, err := json.Marshal(p.Records)
+	if err != nil {
+		return nil, err
+	}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(raw); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(packedPage{Gzip: packed.Bytes(), Next: p.Next})
+}
+
+// UnmarshalJSON expands the records.
+func (p *PrefixPage) UnmarshalJSON(raw []byte) error {
+	var page packedPage
+	if err := json.Unmarshal(raw, &page); err != nil {
+		return err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(page.Gzip))
+	if err != nil {
+		return fmt.Errorf("prefix page: %w", err)
+	}
+	expanded, err := io.ReadAll(r)
+	if err != nil {
+		return fmt.Errorf("prefix page: %w", err)
+	}
+	p.Next = page.Next
+	return json.Unmarshal(expanded, &p.Records)
+}
