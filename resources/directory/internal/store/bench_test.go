@@ -83,13 +83,14 @@ func fileSize(random *rand.Rand) int {
 func statWalk(b *testing.B, dir string) (files int64) {
 	b.Helper()
 	var count atomic.Int64
-	visit := func(_ int, path string, push func(string)) error {
+	bufs := make([][direntBufSize]byte, workerCount())
+	visit := func(worker int, path string, push func(string)) error {
 		fd, err := unix.Open(path, openDirFlags, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		names, err := readNames(fd, make([]byte, direntBufSize))
+		names, err := readNames(fd, bufs[worker][:])
 		if err != nil {
 			return err
 		}

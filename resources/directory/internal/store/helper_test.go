@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,7 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -214,29 +213,17 @@ func requireRoot(t testing.TB) {
 	}
 }
 
-// errDone is what a context of contextDoneAfter ends with.
-var errDone = errors.New("done")
-
-// countedContext is done when it was asked often enough.
-type countedContext struct {
+// askedContext calls asked whenever someone wants to know whether it is done.
+type askedContext struct {
 	context.Context
-	left   atomic.Int32
-	cancel context.CancelFunc
+	mu    sync.Mutex
+	asked func() error
 }
 
-func (c *countedContext) Err() error {
-	if c.left.Add(-1) < 0 {
-		c.cancel()
-		return errDone
-	}
-	return nil
-}
-
-func contextDoneAfter(t *testing.T, calls int32) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(t.Context())
-	counted := &countedContext{Context: ctx, cancel: cancel}
-	counted.left.Store(calls)
-	return counted, cancel
+func (c *askedContext) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked()
 }
 
 // nobody is the user without rights.
