@@ -56,7 +56,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		x.start = *start
 	}
 	err := workflow.ExecuteLocalActivity(
-		workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout, Summary: "begin"}),
+		workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout}),
 		protocol.ActivityBegin,
 	).Get(ctx, &x.begin)
 	if err != nil {

@@ -77,7 +77,6 @@ func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer leave()
-	defer p.x.started(ctx, p.call.target)()
 
 	result, err := p.live(ctx)
 	p.x.noteDivergence(ctx)
@@ -97,14 +96,15 @@ func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
 	if p.local() {
 		return p.runLocal(ctx)
 	}
-	record, err := p.record(ctx, protocol.ActivityDecide)
+	verdict, err := p.record(ctx, protocol.ActivityDecide)
 	if err != nil {
 		return nil, err
 	}
-	if record.Decision.Decision != protocol.Allow {
-		return p.settle(record.Decision, protocol.Outcome{})
+	if verdict.Decision.Decision != protocol.Allow {
+		return p.settle(verdict.Decision, protocol.Outcome{})
 	}
 	p.x.resources.touch(p.step)
+	defer p.x.started(ctx, p.call.target)()
 	if p.call.wait != nil {
 		return p.waitFor(ctx)
 	}
@@ -113,7 +113,7 @@ func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.settle(record.Decision, outcome)
+	return p.settle(verdict.Decision, outcome)
 }
 
 // local reports whether a local activity does: the step may run again after a crash,
@@ -126,19 +126,19 @@ func (p *pending) local() bool {
 // runLocal decides and runs the step in one local activity, so that it costs one
 // marker in history.
 func (p *pending) runLocal(ctx workflow.Context) (json.RawMessage, error) {
-	record, err := p.record(ctx, protocol.ActivityStep)
+	verdict, err := p.record(ctx, protocol.ActivityStep)
 	if err != nil {
 		return nil, err
 	}
-	if record.Outcome == nil {
-		return p.settle(record.Decision, protocol.Outcome{})
+	if verdict.Outcome == nil {
+		return p.settle(verdict.Decision, protocol.Outcome{})
 	}
 	p.x.resources.touch(p.step)
-	return p.settle(record.Decision, *record.Outcome)
+	return p.settle(verdict.Decision, *verdict.Outcome)
 }
 
 // record asks a local activity for the step's decision and, for a local step, its outcome.
-func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepRecord, error) {
+func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepVerdict, error) {
 	timeout := localTimeout
 	request := protocol.DecideRequest{
 		Step:    p.step,
@@ -154,13 +154,10 @@ func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepRe
 		}
 		timeout += request.Timeout
 	}
-	var record protocol.StepRecord
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
-		StartToCloseTimeout: timeout,
-		Summary:             p.call.target,
-	})
-	err := workflow.ExecuteLocalActivity(local, activity, request).Get(ctx, &record)
-	return record, err
+	var verdict protocol.StepVerdict
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: timeout})
+	err := workflow.ExecuteLocalActivity(local, activity, request).Get(ctx, &verdict)
+	return verdict, err
 }
 
 // waitFor lets the step wait in the workflow and records how that ended.
@@ -181,10 +178,7 @@ func (p *pending) waitFor(ctx workflow.Context) (json.RawMessage, error) {
 // step that was cancelled.
 func (p *pending) recordOutcome(ctx workflow.Context, outcome protocol.Outcome) error {
 	ctx = disconnected(ctx)
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
-		StartToCloseTimeout: localTimeout,
-		Summary:             p.call.target,
-	})
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout})
 	record := protocol.StepRecord{Step: protocol.Step{ID: p.step.ID, Kind: p.step.Kind, Target: p.step.Target}, Outcome: &outcome}
 	return workflow.ExecuteLocalActivity(local, protocol.ActivitySettle, record).Get(ctx, nil)
 }

@@ -164,7 +164,7 @@ func (x *execution) noteDivergence(ctx workflow.Context) {
 		return
 	}
 	x.seed.noted = true
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout, Summary: "diverged"})
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout})
 	if err := workflow.ExecuteLocalActivity(local, protocol.ActivityNote, *divergence).Get(ctx, nil); err != nil {
 		workflow.GetLogger(ctx).Error("divergence not recorded", "error", err)
 	}

@@ -26,10 +26,7 @@ type devServer interface {
 	Done() <-chan struct{}
 	Err() error
 	Stop()
-}
-
-// tuned is a server that says which of its settings are not Temporal's defaults.
-type tuned interface {
+	// Tuning is the settings that are not Temporal's defaults.
 	Tuning() map[string]any
 }
 
@@ -146,9 +143,7 @@ func announce(opts *devOptions, server devServer) error {
 	d := devDocument{
 		Address: server.Address(), UIAddress: server.UIAddress(),
 		Namespace: cmp.Or(opts.server.Namespace, client.DefaultNamespace), DBFilename: opts.server.DBFilename,
-	}
-	if t, ok := server.(tuned); ok {
-		d.Settings = t.Tuning()
+		Settings: server.Tuning(),
 	}
 	if opts.f.json() {
 		return writeDocument(opts.f.out, d)

@@ -3,6 +3,7 @@
 package devserver
 
 import (
+	"context"
 	"io"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 )
 
 func TestServerDiesWithItsParent(t *testing.T) {
@@ -100,4 +102,28 @@ func atoi(t *testing.T, text string) int {
 	n, err := strconv.Atoi(strings.TrimSpace(text))
 	require.NoError(t, err)
 	return n
+}
+
+func TestDatabaseFileSurvivesAKill(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	opts := Options{Program: program(t), DBFilename: filepath.Join(t.TempDir(), "tine.db"), Headless: true}
+	connect := func(server *Server) client.Client {
+		c, err := client.Dial(client.Options{HostPort: server.Address()})
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	first, err := Start(ctx, opts)
+	require.NoError(t, err)
+	run, err := connect(first).ExecuteWorkflow(ctx, client.StartWorkflowOptions{TaskQueue: "none"}, "coder")
+	require.NoError(t, err)
+	first.process.kill()
+	<-first.Done()
+
+	second, err := Start(ctx, opts)
+	require.NoError(t, err)
+	t.Cleanup(second.Stop)
+	_, err = connect(second).DescribeWorkflowExecution(ctx, run.GetID(), run.GetRunID())
+	require.NoError(t, err)
 }

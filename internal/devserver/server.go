@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -30,6 +31,9 @@ type Server struct {
 	stopping  atomic.Bool
 	done      chan struct{}
 }
+
+// Tuning gives the settings that every server gets and that are not Temporal's defaults.
+func (s *Server) Tuning() map[string]any { return maps.Clone(tuning) }
 
 // Start starts a dev server and returns when it is ready: it answers, the namespace exists and
 // the search attributes can be used. ctx bounds the start; the server then runs until

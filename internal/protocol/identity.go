@@ -23,6 +23,9 @@ func CanonicalJSON(raw json.RawMessage) (json.RawMessage, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return json.RawMessage("null"), nil
 	}
+	if flatCanonical(raw) {
+		return raw, nil
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var v any
@@ -39,6 +42,59 @@ func CanonicalJSON(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, fmt.Errorf("canonical JSON: %w", err)
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+// flatCanonical reports whether raw is an object of scalars that is canonical as it is. Most
+// arguments are, and to find that out costs much less than to rewrite them. What it is
+// not sure of it denies.
+func flatCanonical(raw json.RawMessage) bool {
+	if len(raw) < 2 || raw[0] != '{' || raw[len(raw)-1] != '}' || !json.Valid(raw) {
+		return false
+	}
+	var last []byte
+	for rest := raw[1 : len(raw)-1]; len(rest) > 0; {
+		key, after, ok := plainString(rest)
+		if !ok || last != nil && bytes.Compare(last, key) >= 0 || len(after) == 0 || after[0] != ':' {
+			return false
+		}
+		last = key
+		if rest, ok = plainScalar(after[1:]); !ok {
+			return false
+		}
+		if len(rest) > 0 {
+			rest = rest[1:] // the comma: raw is valid
+		}
+	}
+	return true
+}
+
+// plainString reads a string that has one spelling only: ASCII without escapes.
+func plainString(raw []byte) (text, rest []byte, ok bool) {
+	if len(raw) == 0 || raw[0] != '"' {
+		return nil, nil, false
+	}
+	for i := 1; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case c == '"':
+			return raw[1:i], raw[i+1:], true
+		case c == '\\' || c < ' ' || c > '~':
+			return nil, nil, false
+		}
+	}
+	return nil, nil, false
+}
+
+// plainScalar skips a string, a number, true, false or null.
+func plainScalar(raw []byte) (rest []byte, ok bool) {
+	if len(raw) > 0 && raw[0] == '"' {
+		_, rest, ok = plainString(raw)
+		return rest, ok
+	}
+	end := bytes.IndexByte(raw, ',')
+	if end < 0 {
+		end = len(raw)
+	}
+	return raw[end:], end > 0 && !bytes.ContainsAny(raw[:end], " \t\r\n{[")
 }
 
 // ArgsHash is the hex SHA-256 of the canonical form of args.

@@ -100,6 +100,12 @@ type StepRecord struct {
 	Outcome   *Outcome `json:"outcome,omitempty"`
 }
 
+// StepVerdict is what workflow code reads of a StepRecord: it knows the step.
+type StepVerdict struct {
+	Decision *Decision `json:"decision"`
+	Outcome  *Outcome  `json:"outcome"`
+}
+
 // DecideRequest is the input of ActivityDecide and ActivityStep.
 type DecideRequest struct {
 	Step    Step   `json:"step"`
