@@ -44,7 +44,7 @@ func TestExample(t *testing.T) {
 func TestSnippets(t *testing.T) {
 	t.Parallel()
 	var code []string
-	for _, pattern := range []string{"example_test.go", "*/example_test.go", "examples/*/*.go", "examples/*/*/*.go"} {
+	for _, pattern := range []string{"example_test.go", "*/example_test.go", "examples/*/*.go", "examples/*/*/*.go", "resources/resourcetest/*.go"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, file := range files {
@@ -87,8 +87,10 @@ func TestLinks(t *testing.T) {
 	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		raw, err := os.ReadFile(page)
 		require.NoError(t, err)
-		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllSubmatch(raw, -1) {
-			require.FileExists(t, filepath.Join(filepath.Dir(page), string(link[1])), "%s links to it", page)
+		prose := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAll(raw, nil)
+		for _, link := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllSubmatch(prose, -1) {
+			_, err := os.Stat(filepath.Join(filepath.Dir(page), string(link[1])))
+			require.NoError(t, err, "%s links to %s", page, link[1])
 		}
 	}
 }

@@ -58,8 +58,14 @@ var rules = []rule{
 	},
 	{
 		packages: module + "/internal/protocol",
-		forbids:  []string{"github.com", "go.temporal.io", "google.golang.org", "os", "net", "context"},
-		why:      "the wire format stands on nothing that may change, and does nothing",
+		forbids:  []string{"github.com", "go.temporal.io", "google.golang.org", "golang.org"},
+		why:      "the wire format stands on nothing that may change",
+	},
+	{
+		packages: module + "/internal/protocol",
+		forbids:  []string{"os", "net", "net/http", "context", "time/tzdata", "log", "log/slog"},
+		direct:   true,
+		why:      "the wire format does nothing",
 	},
 	{
 		packages: module + "/internal/eventlog",

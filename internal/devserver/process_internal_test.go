@@ -124,6 +124,6 @@ func TestDatabaseFileSurvivesAKill(t *testing.T) {
 	second, err := Start(ctx, opts)
 	require.NoError(t, err)
 	t.Cleanup(second.Stop)
-	_, err = connect(second).DescribeWorkflowExecution(ctx, run.GetID(), run.GetRunID())
+	_, err = connect(second).DescribeWorkflow(ctx, run.GetID(), run.GetRunID())
 	require.NoError(t, err)
 }

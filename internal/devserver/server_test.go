@@ -133,9 +133,9 @@ func TestDatabaseFileSurvivesRestart(t *testing.T) {
 	opts.SearchAttributes = nil
 	second := start(t, opts)
 	c := dial(t, second.Address(), "")
-	described, err := c.DescribeWorkflowExecution(ctx, "kept", "")
+	described, err := c.DescribeWorkflow(ctx, "kept", "")
 	require.NoError(t, err)
-	require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, described.GetWorkflowExecutionInfo().GetStatus())
+	require.Equal(t, enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING, described.Status)
 	_, err = c.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{Query: "TineStatus = 'running'"})
 	require.NoError(t, err)
 

@@ -33,6 +33,15 @@ const (
 	AttributeForkSeq    = "TineForkSeq"    // Int
 )
 
+// SearchAttributeTypes are the types of the search attributes, by name, as Temporal spells them.
+var SearchAttributeTypes = map[string]string{
+	AttributeStatus:     "Keyword",
+	AttributeAgent:      "Keyword",
+	AttributeSession:    "Keyword",
+	AttributeForkedFrom: "Keyword",
+	AttributeForkSeq:    "Int",
+}
+
 // Kinds of steps.
 const (
 	KindTool  = "tool_call"

@@ -90,13 +90,6 @@ func (d *decoder) fixed64() uint64 {
 	return 0
 }
 
-func (d *decoder) fixed32() uint32 {
-	if b := d.bytes(4); b != nil {
-		return binary.BigEndian.Uint32(b)
-	}
-	return 0
-}
-
 // end reports whether everything was read, and nothing failed.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.data) > 0 {
