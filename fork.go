@@ -51,14 +51,28 @@ func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) 
 	if err != nil {
 		return nil, fmt.Errorf("execution %s: %w", req.ExecutionID, err)
 	}
-	page := eventlog.Pages(records, 0, protocol.PageBytes)
+	page := firstPage(records)
 	return c.start(ctx, create, &protocol.Start{
 		Session: req.Session,
 		Parent:  source.Parent,
 		Fork: &protocol.Fork{
 			ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: plan.AtSeq,
 			HistoryEvents: plan.HistoryEvents, Restoration: plan.Restoration,
-			Page: &page,
+			Page: page,
 		},
 	})
+}
+
+// inlineBytes is how much of a prefix comes with a fork's start. It is enough for hundreds of
+// steps, and leaves the rest of what one request may hold to the input.
+const inlineBytes = 512 << 10
+
+// firstPage is the page that comes with a fork's start, or nil if already the first record is
+// too large for that.
+func firstPage(records []protocol.PrefixRecord) *protocol.PrefixPage {
+	page := eventlog.Pages(records, 0, inlineBytes)
+	if raw, err := json.Marshal(page); err != nil || len(raw) > inlineBytes {
+		return nil
+	}
+	return &page
 }

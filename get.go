@@ -14,6 +14,7 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 
 	"github.com/tinerun/tine/internal/eventlog"
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // Get describes an execution: what its log says, what runs right now, and what keeps it
@@ -117,8 +118,8 @@ const slowStart = 5 * time.Second
 func (c *Client) waitingNote(ctx context.Context, e *Execution, p PendingActivity) string {
 	queue, where := e.TaskQueue, ""
 	for _, r := range e.Resources {
-		if r.TaskQueue != "" {
-			queue, where = r.TaskQueue, fmt.Sprintf(", on the host that holds resource %q", r.Key)
+		if r.Host != "" {
+			queue, where = protocol.HostQueue(r.Host, e.TaskQueue), fmt.Sprintf(", on the host that holds resource %q", r.Key)
 		}
 	}
 	note := fmt.Sprintf("%s has waited %s for a worker of task queue %q%s", p.Type, time.Since(*p.ScheduledAt).Round(time.Second), queue, where)

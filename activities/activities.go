@@ -140,27 +140,36 @@ type Registry interface {
 	RegisterActivityWithOptions(a any, options activity.RegisterOptions)
 }
 
-// Register registers the activities and local activities under their recorded names.
+// body is a handler as an activity.
+type body struct {
+	activities *Activities
+	handler    Handler
+}
+
+func (b body) tineRun(ctx context.Context, args json.RawMessage, envelope protocol.Call) (json.RawMessage, error) {
+	return b.activities.runStep(ctx, b.handler, args, envelope)
+}
+
+// Register registers the activities and local activities under their recorded names. The SDK
+// takes the names of the Go functions for further names of them, so those begin with
+// "tine", which the names of tools and steps may not.
 func (a *Activities) Register(r Registry) {
 	for name, fn := range map[string]any{
-		protocol.ActivityBegin:          a.begin,
-		protocol.ActivityDecide:         a.decide,
-		protocol.ActivityStep:           a.step,
-		protocol.ActivitySettle:         a.settle,
-		protocol.ActivityNote:           a.note,
-		protocol.ActivityGenerate:       a.generate,
-		protocol.ActivityLoadPrefix:     a.loadPrefix,
-		protocol.ActivityCreateResource: a.createResource,
-		protocol.ActivityCheckpoint:     a.checkpoint,
+		protocol.ActivityBegin:          a.tineBegin,
+		protocol.ActivityDecide:         a.tineDecide,
+		protocol.ActivityStep:           a.tineStep,
+		protocol.ActivitySettle:         a.tineSettle,
+		protocol.ActivityNote:           a.tineNote,
+		protocol.ActivityGenerate:       a.tineGenerate,
+		protocol.ActivityLoadPrefix:     a.tineLoadPrefix,
+		protocol.ActivityCreateResource: a.tineCreateResource,
+		protocol.ActivityCheckpoint:     a.tineCheckpoint,
 	} {
 		r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}
 	for _, handlers := range []map[string]Handler{a.tools, a.steps} {
 		for name, h := range handlers {
-			r.RegisterActivityWithOptions(
-				func(ctx context.Context, args json.RawMessage, envelope protocol.Call) (json.RawMessage, error) {
-					return a.runStep(ctx, h, args, envelope)
-				}, activity.RegisterOptions{Name: name})
+			r.RegisterActivityWithOptions(body{a, h}.tineRun, activity.RegisterOptions{Name: name})
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 // decideTimeout bounds one decision. A workflow task waits for it.
 const decideTimeout = 2 * time.Second
 
-// begin tells an execution what this worker offers.
-func (a *Activities) begin(ctx context.Context) (protocol.Begin, error) {
+// tineBegin tells an execution what this worker offers.
+func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
 	return protocol.Begin{
 		SearchAttributes: a.hasSearchAttributes(ctx),
 		HeartbeatTimeout: a.opts.HeartbeatTimeout,
@@ -26,9 +26,9 @@ func (a *Activities) begin(ctx context.Context) (protocol.Begin, error) {
 	}, nil
 }
 
-// decide records the decision on a step. Whatever goes wrong is a denial, so that nothing
+// tineDecide records the decision on a step. Whatever goes wrong is a denial, so that nothing
 // runs because something broke.
-func (a *Activities) decide(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
+func (a *Activities) tineDecide(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
 	record := protocol.StepRecord{Step: in.Step, Decision: in.Decided}
 	if record.Decision == nil {
 		decision := a.ask(ctx, in)
@@ -78,10 +78,10 @@ func broken(err error) protocol.Decision {
 	return protocol.Decision{Decision: protocol.Deny, RuleID: protocol.RuleBundleError, Reason: err.Error()}
 }
 
-// step decides a local step and, if it is allowed, runs it. Its error is in the record, so
+// tineStep decides a local step and, if it is allowed, runs it. Its error is in the record, so
 // the local activity itself never fails.
-func (a *Activities) step(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
-	record, err := a.decide(ctx, in)
+func (a *Activities) tineStep(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
+	record, err := a.tineDecide(ctx, in)
 	record.Step.Args = in.Args
 	if err != nil || record.Decision.Decision != protocol.Allow {
 		return record, err
@@ -115,12 +115,12 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 	return result, nil
 }
 
-// settle and note record what workflow code has found out.
-func (a *Activities) settle(_ context.Context, record protocol.StepRecord) (protocol.StepRecord, error) {
+// tineSettle and note record what workflow code has found out.
+func (a *Activities) tineSettle(_ context.Context, record protocol.StepRecord) (protocol.StepRecord, error) {
 	return record, nil
 }
 
-func (a *Activities) note(_ context.Context, divergence protocol.Divergence) (protocol.Divergence, error) {
+func (a *Activities) tineNote(_ context.Context, divergence protocol.Divergence) (protocol.Divergence, error) {
 	return divergence, nil
 }
 

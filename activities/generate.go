@@ -10,8 +10,8 @@ import (
 	"github.com/tinerun/tine/internal/protocol"
 )
 
-// generate is the activity of an llm_call.
-func (a *Activities) generate(ctx context.Context, req GenerateRequest, envelope protocol.Call) (json.RawMessage, error) {
+// tineGenerate is the activity of an llm_call.
+func (a *Activities) tineGenerate(ctx context.Context, req GenerateRequest, envelope protocol.Call) (json.RawMessage, error) {
 	model, ok := a.models[envelope.Model]
 	if !ok {
 		return nil, errUnknownStep("model", envelope.Model)

@@ -15,8 +15,8 @@ import (
 	"github.com/tinerun/tine/internal/protocol"
 )
 
-// loadPrefix is the activity that reads a page of a fork's prefix from its source.
-func (a *Activities) loadPrefix(ctx context.Context, in protocol.LoadPrefix) (protocol.PrefixPage, error) {
+// tineLoadPrefix is the activity that reads a page of a fork's prefix from its source.
+func (a *Activities) tineLoadPrefix(ctx context.Context, in protocol.LoadPrefix) (protocol.PrefixPage, error) {
 	log, err := history.Read(ctx, activity.GetClient(ctx), in.ExecutionID, in.RunID, in.HistoryEvents, a.opts.Decoder)
 	var gone *serviceerror.NotFound
 	if errors.As(err, &gone) {

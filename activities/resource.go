@@ -90,8 +90,8 @@ func (a *Activities) withResources(ctx context.Context, bound map[string]protoco
 	return context.WithValue(ctx, resourcesKey{}, r), release
 }
 
-// createResource is the activity that makes a resource.
-func (a *Activities) createResource(ctx context.Context, in protocol.CreateResource) (protocol.ResourceCreated, error) {
+// tineCreateResource is the activity that makes a resource.
+func (a *Activities) tineCreateResource(ctx context.Context, in protocol.CreateResource) (protocol.ResourceCreated, error) {
 	info := activity.GetInfo(ctx)
 	var created resources.Created
 	err := supervise(ctx, protocol.SafeToRetry, func(ctx context.Context) (err error) {
@@ -103,12 +103,12 @@ func (a *Activities) createResource(ctx context.Context, in protocol.CreateResou
 		return driverError(err)
 	})
 	return protocol.ResourceCreated{
-		Binding: created.Binding, CoverageReuse: created.CoverageReuse, TaskQueue: created.TaskQueue,
+		Binding: created.Binding, CoverageReuse: created.CoverageReuse, Host: created.Host,
 	}, err
 }
 
-// checkpoint is the activity that captures a resource.
-func (a *Activities) checkpoint(ctx context.Context, in protocol.Checkpoint) (protocol.CheckpointTaken, error) {
+// tineCheckpoint is the activity that captures a resource.
+func (a *Activities) tineCheckpoint(ctx context.Context, in protocol.Checkpoint) (protocol.CheckpointTaken, error) {
 	var ref string
 	err := supervise(ctx, protocol.SafeToRetry, func(ctx context.Context) (err error) {
 		ref, err = a.resources.Checkpoint(ctx, in.Driver, in.Binding)

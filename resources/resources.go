@@ -87,8 +87,8 @@ type CoverageReuser interface {
 
 // Placer is implemented by drivers whose resources live on one host.
 type Placer interface {
-	// TaskQueue names the task queue that every worker with access to this
-	// driver's resources polls, or is empty when all workers have access. The name is kept
-	// with the resources, so it survives the worker.
-	TaskQueue() string
+	// Host names the host that holds this driver's resources, or is empty when all workers have
+	// access to them. The name is kept with the resources, so it survives the worker. It becomes
+	// part of a task queue's name.
+	Host() string
 }

@@ -20,7 +20,7 @@ type AnyDriver interface {
 	open(ctx context.Context, binding json.RawMessage) (any, error)
 	checkpoint(ctx context.Context, handle any) (string, error)
 	coverageReuse(config json.RawMessage) bool
-	taskQueue() string
+	host() string
 }
 
 // Erase hides a driver's handle type, so that drivers of different types go into one list.
@@ -51,9 +51,9 @@ func (e erased[H]) coverageReuse(config json.RawMessage) bool {
 	return ok && reuser.CoverageReuse(config)
 }
 
-func (e erased[H]) taskQueue() string {
+func (e erased[H]) host() string {
 	if placer, ok := any(e.driver).(Placer); ok {
-		return placer.TaskQueue()
+		return placer.Host()
 	}
 	return ""
 }
@@ -102,16 +102,16 @@ func NewSet(drivers ...AnyDriver) (*Set, error) {
 	return s, nil
 }
 
-// TaskQueues lists the task queues of drivers whose resources live on this host.
-func (s *Set) TaskQueues() []string {
-	var queues []string
+// Hosts lists the names of this host that drivers gave it, because their resources live here.
+func (s *Set) Hosts() []string {
+	var hosts []string
 	for _, d := range s.drivers {
-		if q := d.taskQueue(); q != "" {
-			queues = append(queues, q)
+		if host := d.host(); host != "" {
+			hosts = append(hosts, host)
 		}
 	}
-	slices.Sort(queues)
-	return slices.Compact(queues)
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
 }
 
 // UnknownDriverError says that a worker lacks a driver.
@@ -144,7 +144,7 @@ func (s *Set) driver(id string) (AnyDriver, error) {
 type Created struct {
 	Binding       json.RawMessage
 	CoverageReuse bool
-	TaskQueue     string
+	Host          string
 }
 
 // Create makes a resource and keeps its handle.
@@ -158,7 +158,7 @@ func (s *Set) Create(ctx context.Context, driver string, req CreateRequest) (Cre
 		return Created{}, err
 	}
 	s.keep(driver, binding, handle)
-	return Created{Binding: binding, CoverageReuse: d.coverageReuse(req.Config), TaskQueue: d.taskQueue()}, nil
+	return Created{Binding: binding, CoverageReuse: d.coverageReuse(req.Config), Host: d.host()}, nil
 }
 
 // keep puts the handle of a new resource into the cache, unless there is one.

@@ -16,6 +16,7 @@ import (
 	"github.com/tinerun/tine/activities"
 	"github.com/tinerun/tine/internal/eventlog"
 	"github.com/tinerun/tine/internal/failure"
+	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/resources"
 	"github.com/tinerun/tine/workflows"
 )
@@ -25,8 +26,8 @@ import (
 //	plugin, err := worker.NewPlugin(c, worker.Options{}, items...)
 //	w := sdkworker.New(c, "queue", sdkworker.Options{Plugins: []sdkworker.Plugin{plugin}})
 //
-// It serves the items on the worker's task queue, and on the queues of drivers whose
-// resources live on this host.
+// It serves the items on the worker's task queue, and on a queue of this host for each driver
+// whose resources live here.
 type Plugin struct {
 	sdkworker.PluginBase
 
@@ -37,6 +38,7 @@ type Plugin struct {
 	resources  *resources.Set
 
 	mu       sync.Mutex
+	queues   map[string]string             // task queues of workers, by instance key
 	hosts    map[string][]sdkworker.Worker // by the instance key of the worker they go with
 	replayed map[string]bool               // replayers that know the agents
 }
@@ -70,7 +72,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 	}
 	return &Plugin{
 		client: c, opts: opts, agents: i.agents, activities: acts, resources: set,
-		hosts: map[string][]sdkworker.Worker{}, replayed: map[string]bool{},
+		queues: map[string]string{}, hosts: map[string][]sdkworker.Worker{}, replayed: map[string]bool{},
 	}, nil
 }
 
@@ -79,6 +81,9 @@ func (p *Plugin) Name() string { return "tine" }
 
 // ConfigureWorker sets what Tine's activities rely on, where the worker says nothing itself.
 func (p *Plugin) ConfigureWorker(_ context.Context, options sdkworker.PluginConfigureWorkerOptions) error {
+	p.mu.Lock()
+	p.queues[options.WorkerInstanceKey] = options.TaskQueue
+	p.mu.Unlock()
 	p.configure(options.WorkerOptions)
 	return nil
 }
@@ -120,7 +125,11 @@ func (p *Plugin) StopWorker(ctx context.Context, options sdkworker.PluginStopWor
 }
 
 func (p *Plugin) startHosts(instance string) error {
-	for _, queue := range p.resources.TaskQueues() {
+	p.mu.Lock()
+	served := p.queues[instance]
+	p.mu.Unlock()
+	for _, name := range p.resources.Hosts() {
+		queue := protocol.HostQueue(name, served)
 		o := sdkworker.Options{DisableWorkflowWorker: true}
 		p.configure(&o)
 		host := sdkworker.New(p.client, queue, o)

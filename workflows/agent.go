@@ -19,7 +19,7 @@ type Agent struct {
 }
 
 // NewAgent names a handler. In and Out are encoded as JSON. It panics on a name
-// that is empty or begins with "tine.".
+// that is empty or is Tine's own.
 func NewAgent[In, Out any](name string, handler func(workflow.Context, In) (Out, error)) Agent {
 	checkName("agent", name)
 	return Agent{

@@ -13,7 +13,10 @@ func (x *execution) captureDue(ctx workflow.Context, step protocol.Step) {
 	if step.Kind == protocol.KindLLM {
 		return
 	}
-	if ctx.Err() != nil && !x.cancelled() {
+	if x.cancelled() {
+		return // it is to stop, and what it holds is not worth waiting for
+	}
+	if ctx.Err() != nil {
 		ctx = disconnected(ctx) // only this step was cancelled, after it had started
 	}
 	for _, key := range step.Resources {

@@ -15,9 +15,10 @@ type executionKey struct{}
 // execution is the runtime of one execution. Temporal runs one coroutine of a
 // workflow at a time, so nothing in it is locked against concurrent use.
 type execution struct {
-	agent string
-	start protocol.Start
-	begin protocol.Begin
+	agent     string
+	taskQueue string
+	start     protocol.Start
+	begin     protocol.Begin
 	// seen counts the calls so far by what they ask for.
 	seen      map[string]int
 	seed      *seed
@@ -47,6 +48,7 @@ func executionFrom(ctx workflow.Context) *execution {
 func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*execution, error) {
 	x := &execution{
 		agent:     agent,
+		taskQueue: workflow.GetInfo(ctx).TaskQueueName,
 		seen:      map[string]int{},
 		gate:      newGate(ctx),
 		resources: newResourceSet(),

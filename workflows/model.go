@@ -30,8 +30,7 @@ type Model struct {
 	options options
 }
 
-// NewModel declares the model called name. It panics on a name that is empty or begins
-// with "tine.".
+// NewModel declares the model called name. It panics on a name that is empty or is Tine's own.
 func NewModel(name string, opts ...Option) Model {
 	checkName("model", name)
 	return Model{name: name, options: newOptions(options{}, opts)}

@@ -70,7 +70,7 @@ func (x *execution) identify(c call) (*pending, error) {
 // cancelled step, Temporal's CanceledError.
 func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
 	if recorded := p.x.seed.take(p.step, p.call); recorded != nil {
-		return p.settle(recorded.Decision, recorded.Outcome)
+		return p.settle(recorded.Decision, recorded.outcome)
 	}
 	leave, err := p.enter(ctx)
 	if err != nil {

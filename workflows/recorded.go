@@ -28,9 +28,12 @@ func NewUUID(ctx workflow.Context) (string, error) {
 //
 // An execution may record a name any number of times.
 func Record[T any](ctx workflow.Context, name string, value T) (T, error) {
+	var none T
+	if name == "" || protocol.ReservedStep(name) {
+		return none, configurationError("record %q: the name is empty or Tine's own", name)
+	}
 	raw, err := protocol.Encode(value)
 	if err != nil {
-		var none T
 		return none, fmt.Errorf("record %s: %w", name, err)
 	}
 	return run[T](ctx, call{kind: protocol.KindLocal, target: name, value: raw})

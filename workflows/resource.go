@@ -142,7 +142,7 @@ type resourceSet struct {
 	seeded map[string]*seededResource
 	opened map[string]*openResource
 	keys   []string // of opened ones, in order
-	// host is the task queue of the one host that holds them, if only one does.
+	// host names the one host that holds them, if only one does.
 	host string
 }
 
@@ -231,7 +231,7 @@ func (x *execution) route(opts *workflow.ActivityOptions) {
 	if x.resources.host == "" {
 		return
 	}
-	opts.TaskQueue = x.resources.host
+	opts.TaskQueue = protocol.HostQueue(x.resources.host, x.taskQueue)
 	opts.ScheduleToStartTimeout = x.begin.HostTimeout
 }
 
@@ -245,7 +245,7 @@ func (x *execution) open(ctx workflow.Context, spec protocol.ResourceSpec) error
 		request.Checkpoint = seeded.restoration.CheckpointRef
 		r.count = seeded.count
 		r.covered = seeded.restoration.Covered
-		if err := x.place(seeded.restoration.TaskQueue, spec.Key); err != nil {
+		if err := x.place(seeded.restoration.Host, spec.Key); err != nil {
 			return err
 		}
 	}
@@ -255,7 +255,7 @@ func (x *execution) open(ctx workflow.Context, spec protocol.ResourceSpec) error
 	if err != nil {
 		return err
 	}
-	if err := x.place(created.TaskQueue, spec.Key); err != nil {
+	if err := x.place(created.Host, spec.Key); err != nil {
 		return err
 	}
 	r.bound = protocol.Bound{Driver: spec.Driver, Binding: created.Binding}
@@ -275,7 +275,7 @@ func (x *execution) place(host, key string) error {
 		return nil
 	}
 	if x.resources.host != "" {
-		return configurationError("resource %q is on another host (task queue %s) than the execution's other resources (%s)",
+		return configurationError("resource %q is on another host (%s) than the execution's other resources (%s)",
 			key, host, x.resources.host)
 	}
 	x.resources.host = host

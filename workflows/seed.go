@@ -11,7 +11,7 @@ import (
 // fork has an empty one.
 type seed struct {
 	order     []string // step ids in the order they were proposed
-	steps     map[string]*protocol.PrefixStep
+	steps     map[string]*recordedStep
 	used      map[string]bool
 	left      int
 	resources map[string]*seededResource
@@ -33,7 +33,7 @@ type seededResource struct {
 // afterwards.
 func loadSeed(ctx workflow.Context, fork *protocol.Fork) (*seed, error) {
 	s := &seed{
-		steps:     map[string]*protocol.PrefixStep{},
+		steps:     map[string]*recordedStep{},
 		used:      map[string]bool{},
 		resources: map[string]*seededResource{},
 	}
@@ -80,35 +80,35 @@ func (s *seed) load(ctx workflow.Context, fork *protocol.Fork, offset int) error
 	}
 }
 
+// recordedStep is a copied step with its outcome.
+type recordedStep struct {
+	protocol.PrefixStep
+	outcome protocol.Outcome
+}
+
 func (s *seed) add(page protocol.PrefixPage) {
 	for _, record := range page.Records {
 		if record.Resource != nil {
 			s.resources[record.Key] = &seededResource{PrefixResource: *record.Resource}
 		}
-		step := record.Step
-		if step == nil {
-			continue
+		if record.Step != nil {
+			s.order = append(s.order, record.Step.ID)
+			s.steps[record.Step.ID] = &recordedStep{PrefixStep: *record.Step}
+			s.left++
 		}
-		s.order = append(s.order, step.ID)
-		s.steps[step.ID] = step
-		s.left++
-	}
-	for _, record := range page.Records {
-		if record.Step != nil && countsFor(*record.Step) {
-			s.count(record.Step.Resources)
+		if record.Outcome != nil {
+			s.settle(s.steps[record.StepID], *record.Outcome)
 		}
 	}
 }
 
-// countsFor reports whether a copied step counts towards every_steps: it ran and may have
-// changed something. A denied step did not run.
-func countsFor(step protocol.PrefixStep) bool {
-	denied := step.Decision != nil && step.Decision.Decision == protocol.Deny
-	return !denied && step.Kind != protocol.KindLLM
-}
-
-func (s *seed) count(keys []string) {
-	for _, key := range keys {
+// settle notes how a step ended. It counts towards every_steps if it ran: a denied one did not.
+func (s *seed) settle(step *recordedStep, outcome protocol.Outcome) {
+	step.outcome = outcome
+	if step.Decision != nil && step.Decision.Decision == protocol.Deny || step.Kind == protocol.KindLLM {
+		return
+	}
+	for _, key := range step.Resources {
 		if r := s.resources[key]; r != nil {
 			r.count++
 		}
@@ -116,7 +116,7 @@ func (s *seed) count(keys []string) {
 }
 
 // take gives the recorded step with this id, or nil if the step has to run.
-func (s *seed) take(step protocol.Step, c call) *protocol.PrefixStep {
+func (s *seed) take(step protocol.Step, c call) *recordedStep {
 	recorded := s.steps[step.ID]
 	if recorded != nil && !s.used[step.ID] {
 		s.used[step.ID] = true

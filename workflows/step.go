@@ -16,9 +16,12 @@ type Step[A, R any] struct {
 }
 
 // NewStep declares the local step called name. It panics on a name that is empty
-// or begins with "tine.".
+// or is Tine's own.
 func NewStep[A, R any](name string, opts ...Option) Step[A, R] {
 	checkName("step", name)
+	if protocol.ReservedStep(name) {
+		panic("workflows: step " + name + ": there is workflows.Now, NewUUID, Sleep or Receive for that")
+	}
 	return Step[A, R]{name: name, options: newOptions(options{}, opts)}
 }
 

@@ -21,7 +21,7 @@ type Tool[A, R any] struct {
 
 // NewTool declares the tool called name. The name is recorded in histories and is the
 // activity type that Temporal's UI shows. It panics on a name that is empty or
-// begins with "tine.".
+// is Tine's own.
 func NewTool[A, R any](name string, opts ...Option) Tool[A, R] {
 	checkName("tool", name)
 	return Tool[A, R]{name: name, options: newOptions(options{}, opts)}
@@ -128,7 +128,7 @@ func checkName(what, name string) {
 	if name == "" {
 		panic("workflows: a " + what + " needs a name")
 	}
-	if strings.HasPrefix(name, protocol.Prefix) {
-		panic(fmt.Sprintf("workflows: %s %q: names that begin with %q are Tine's own", what, name, protocol.Prefix))
+	if protocol.Reserved(name) {
+		panic(fmt.Sprintf("workflows: %s %q: the name is Tine's own", what, name))
 	}
 }

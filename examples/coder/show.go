@@ -19,21 +19,21 @@ func newShow(out io.Writer) *show { return &show{out: out} }
 
 // payload is what the events' payloads have in common.
 type payload struct {
-	Target     string                            `json:"target"`
-	Key        string                            `json:"key"`
-	Cause      string                            `json:"cause"`
-	CoveredSeq int64                             `json:"covered_seq"`
-	ForkedFrom string                            `json:"forked_from"`
-	ForkSeq    int64                             `json:"fork_seq"`
-	Reason     string                            `json:"reason"`
-	Error      *tine.StepError                   `json:"error"`
-	Restored   map[string]map[string]interface{} `json:"restoration"`
+	Target     string          `json:"target"`
+	Key        string          `json:"key"`
+	Cause      string          `json:"cause"`
+	CoveredSeq int64           `json:"covered_seq"`
+	ForkedFrom string          `json:"forked_from"`
+	ForkSeq    int64           `json:"fork_seq"`
+	Reason     string          `json:"reason"`
+	Error      *tine.StepError `json:"error"`
 }
 
 func (s *show) event(e tine.Event) {
 	var p payload
 	_ = json.Unmarshal(e.Payload, &p) // a payload of another shape just shows no details
-	fmt.Fprintf(s.out, "%5d  %-28s %s\n", e.Seq, e.Type, p.details())
+	line := fmt.Sprintf("%5d  %-28s %s", e.Seq, e.Type, p.details())
+	fmt.Fprintln(s.out, strings.TrimRight(line, " "))
 }
 
 func (p payload) details() string {
@@ -118,7 +118,11 @@ func changes(diff string) string {
 			removed++
 		}
 	}
-	return fmt.Sprintf("%d files, +%d −%d lines", files, added, removed)
+	noun := "files"
+	if files == 1 {
+		noun = "file"
+	}
+	return fmt.Sprintf("%d %s, +%d −%d lines", files, noun, added, removed)
 }
 
 func (p *place) whereToLook(out io.Writer, executions ...*finished) {

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,70 @@ import (
 	"github.com/tinerun/tine/worker"
 	"github.com/tinerun/tine/workflows"
 )
+
+// ownNames are tools called like Tine's own activities in Go.
+var ownNames = []workflows.Tool[script.NoArgs, string]{
+	workflows.NewTool[script.NoArgs, string]("note"), workflows.NewTool[script.NoArgs, string]("settle"),
+	workflows.NewTool[script.NoArgs, string]("checkpoint"), workflows.NewTool[script.NoArgs, string]("loadPrefix"),
+	workflows.NewTool[script.NoArgs, string]("run"), workflows.NewTool[script.NoArgs, string]("func1"),
+}
+
+func callOwnNames(ctx workflow.Context, _ script.NoArgs) ([]string, error) {
+	var called []string
+	for _, tool := range ownNames {
+		name, err := tool.Call(ctx, script.NoArgs{})
+		if err != nil {
+			return called, err
+		}
+		called = append(called, name)
+	}
+	return called, nil
+}
+
+// TestToolNames has tools under names that the SDK could take for Tine's own activities.
+func TestToolNames(t *testing.T) {
+	t.Parallel()
+	b := setup(t, withItems(func(*directory.Driver) []worker.Item {
+		items := []worker.Item{worker.Agent("own_names", callOwnNames)}
+		for _, tool := range ownNames {
+			items = append(items, worker.Tool(tool, func(context.Context, script.NoArgs) (string, error) { return tool.Name(), nil }))
+		}
+		return items
+	}))
+	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "own_names"})
+	require.NoError(t, err)
+	log := b.end(t, e.ID)
+	require.Equal(t, tine.StatusCompleted, log.Execution().Status, log.Execution().FailureReason)
+	require.JSONEq(t, `["note","settle","checkpoint","loadPrefix","run","func1"]`, string(log.Execution().Output))
+	for _, reserved := range []string{"tine", "tine.Note", "tineNote"} {
+		require.Panics(t, func() { workflows.NewTool[script.NoArgs, string](reserved) }, reserved)
+	}
+	require.Panics(t, func() { workflows.NewStep[script.NoArgs, string]("now") })
+	workflows.NewTool[script.NoArgs, string]("tiner")
+}
+
+// TestLargeSteps forks executions whose steps nearly fill a payload each.
+func TestLargeSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	noise := func(bytes int) string {
+		raw := make([]byte, bytes*3/4)
+		for i := range raw {
+			raw[i] = byte(rand.Uint32())
+		}
+		return base64.StdEncoding.EncodeToString(raw)
+	}
+	line := noise(1_200_000)
+	source := b.run(t, b.tally("small"), llm(line), b.tally("end"))
+	require.Nil(t, output(t, source).Results[1].Error)
+	for _, s := range source.Steps() {
+		fork := b.fork(t, tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: s.SettledSeq})
+		require.Equal(t, tine.StatusCompleted, fork.Execution().Status, fork.Execution().FailureReason)
+		require.JSONEq(t, string(source.Execution().Output), string(fork.Execution().Output))
+	}
+	_, err := b.Create(t.Context(), tine.CreateRequest{Agent: script.Name, Input: json.RawMessage(`"` + noise(2_100_000) + `"`)})
+	require.ErrorContains(t, err, "at most")
+}
 
 var (
 	panics    = workflows.NewTool[script.NoArgs, int]("panics")

@@ -117,6 +117,8 @@ func (p *Projector) createScheduled(s stamp, input *commonpb.Payloads) (task, er
 			return nil, err
 		}
 	}
+	// A fork's code may ask for another cadence than its source's did.
+	resource.EverySteps, resource.OnCompletion = request.EverySteps, request.OnCompletion
 	return createTask{resource}, nil
 }
 

@@ -74,8 +74,8 @@ func (p *Projector) copiedProposal(s stamp, rec *protocol.PrefixRecord) error {
 	return err
 }
 
-// copiedStep replays an event of a step, whose decision and outcome came with the
-// record that proposed it.
+// copiedStep replays an event of a step, whose decision came with the record that proposed
+// it.
 func (p *Projector) copiedStep(s stamp, rec *protocol.PrefixRecord) error {
 	step, seed := p.steps[rec.StepID], p.seeds[rec.StepID]
 	if seed == nil {
@@ -85,16 +85,20 @@ func (p *Projector) copiedStep(s stamp, rec *protocol.PrefixRecord) error {
 	if seed.Decision != nil {
 		decision = *seed.Decision
 	}
+	var outcome protocol.Outcome
+	if rec.Outcome != nil {
+		outcome = *rec.Outcome
+	}
 	switch rec.Type {
 	case StepAllowed, StepAwaitingApproval:
 		return p.decided(s, step, rec.Type, decision)
 	case StepDenied:
-		return p.denied(s, step, decision, seed.Outcome)
+		return p.denied(s, step, decision, outcome)
 	case StepExecuting:
 		return p.begin(s, step)
 	case StepSucceeded, StepFailed:
 		step.Attempts = seed.Attempts
-		return p.settle(s, step, rec.Type, seed.Outcome)
+		return p.settle(s, step, rec.Type, outcome)
 	default:
 		return errors.New("events of this type are never copied")
 	}

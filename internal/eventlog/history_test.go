@@ -337,7 +337,7 @@ func (h *history) scheduleCreate(key string) int64 {
 
 func (h *history) created(scheduled int64, key string, reuse bool) {
 	h.complete(scheduled, protocol.ResourceCreated{
-		Binding: json.RawMessage(`{"id":"` + key + `"}`), CoverageReuse: reuse, TaskQueue: "host-" + key,
+		Binding: json.RawMessage(`{"id":"` + key + `"}`), CoverageReuse: reuse, Host: "host-" + key,
 	})
 }
 

@@ -70,7 +70,7 @@ func (l *Log) restoration(r *Resource, atSeq int64) protocol.Restoration {
 // it was taken of. The initial environment is at home everywhere.
 func hosted(restoration protocol.Restoration, r *Resource) protocol.Restoration {
 	if restoration.CheckpointRef != "" {
-		restoration.TaskQueue = r.TaskQueue
+		restoration.Host = r.Host
 	}
 	return restoration
 }

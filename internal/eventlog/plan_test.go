@@ -45,12 +45,12 @@ func TestSelection(t *testing.T) {
 		"no resource yet":                  {2, map[string]protocol.Restoration{}},
 		"registered, not bound":            {3, map[string]protocol.Restoration{"ws": {}}},
 		"no checkpoint yet":                {7, map[string]protocol.Restoration{"ws": {}}},
-		"its event lies after":             {8, map[string]protocol.Restoration{"ws": {CheckpointRef: "c0", CheckpointSeq: 8, Covered: true, TaskQueue: "host-ws"}}},
-		"covered":                          {11, map[string]protocol.Restoration{"ws": {CheckpointRef: "c0", CheckpointSeq: 8, Covered: true, TaskQueue: "host-ws"}}},
-		"the writer executes":              {12, map[string]protocol.Restoration{"ws": {CheckpointRef: "c0", CheckpointSeq: 8, TaskQueue: "host-ws"}}},
-		"the writer's outcome":             {13, map[string]protocol.Restoration{"ws": {CheckpointRef: "c1", CheckpointSeq: 13, Covered: true, TaskQueue: "host-ws"}}},
-		"a later step executes":            {17, map[string]protocol.Restoration{"ws": {CheckpointRef: "c1", CheckpointSeq: 13, TaskQueue: "host-ws"}}},
-		"one registered later, uncaptured": {20, map[string]protocol.Restoration{"ws": {CheckpointRef: "c1", CheckpointSeq: 13, TaskQueue: "host-ws"}, "late": {}}},
+		"its event lies after":             {8, map[string]protocol.Restoration{"ws": {CheckpointRef: "c0", CheckpointSeq: 8, Covered: true, Host: "host-ws"}}},
+		"covered":                          {11, map[string]protocol.Restoration{"ws": {CheckpointRef: "c0", CheckpointSeq: 8, Covered: true, Host: "host-ws"}}},
+		"the writer executes":              {12, map[string]protocol.Restoration{"ws": {CheckpointRef: "c0", CheckpointSeq: 8, Host: "host-ws"}}},
+		"the writer's outcome":             {13, map[string]protocol.Restoration{"ws": {CheckpointRef: "c1", CheckpointSeq: 13, Covered: true, Host: "host-ws"}}},
+		"a later step executes":            {17, map[string]protocol.Restoration{"ws": {CheckpointRef: "c1", CheckpointSeq: 13, Host: "host-ws"}}},
+		"one registered later, uncaptured": {20, map[string]protocol.Restoration{"ws": {CheckpointRef: "c1", CheckpointSeq: 13, Host: "host-ws"}, "late": {}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestSelectionPrefersCovering(t *testing.T) {
 	log.Checkpoints[1].InvalidatedSeq = 6
 	plan, err := log.PlanFork(8)
 	require.NoError(t, err)
-	require.Equal(t, protocol.Restoration{CheckpointRef: "older", CheckpointSeq: 4, Covered: true, TaskQueue: "host-ws"}, plan.Restoration["ws"])
+	require.Equal(t, protocol.Restoration{CheckpointRef: "older", CheckpointSeq: 4, Covered: true, Host: "host-ws"}, plan.Restoration["ws"])
 }
 
 func TestSelectionOfTwoOnOneSeq(t *testing.T) {
@@ -106,16 +106,16 @@ func TestSelectionInFork(t *testing.T) {
 		eventlog.ResourceInitialized, eventlog.ResourceCheckpointed, eventlog.ResourceCheckpointed, eventlog.ExecutionStarted)
 	require.Equal(t, `{"key":"ws","checkpoint_ref":"c1"}`, payload(t, log, 8, eventlog.ResourceInitialized))
 	require.Equal(t, "c1", log.Resource("ws").CheckpointRef)
-	require.Equal(t, "host-ws", log.Resource("ws").TaskQueue, "the host that holds the checkpoint")
+	require.Equal(t, "host-ws", log.Resource("ws").Host, "the host that holds the checkpoint")
 	require.Equal(t, []eventlog.Checkpoint{
 		{Key: "ws", CheckpointRef: "c0", CoveredSeq: 3, InvalidatedSeq: 6, Cause: "baseline"},
 		{Key: "ws", CheckpointRef: "c1", CoveredSeq: 7, InvalidatedSeq: 7, Cause: "step"}, // its writer is not copied
 	}, log.Checkpoints)
 
 	for seq, want := range map[int64]protocol.Restoration{
-		4:  {CheckpointRef: "c0", CheckpointSeq: 3, Covered: true, TaskQueue: "host-ws"},
-		7:  {CheckpointRef: "c1", CheckpointSeq: 7, TaskQueue: "host-ws"},
-		11: {CheckpointRef: "c1", CheckpointSeq: 7, TaskQueue: "host-ws"},
+		4:  {CheckpointRef: "c0", CheckpointSeq: 3, Covered: true, Host: "host-ws"},
+		7:  {CheckpointRef: "c1", CheckpointSeq: 7, Host: "host-ws"},
+		11: {CheckpointRef: "c1", CheckpointSeq: 7, Host: "host-ws"},
 	} {
 		plan, err := log.PlanFork(seq)
 		require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestSelectionInFork(t *testing.T) {
 	f.checkpoint("ws", protocol.CauseBaseline, "", "base") // 13, covers 12
 	plan, err := f.log().PlanFork(13)
 	require.NoError(t, err)
-	require.Equal(t, protocol.Restoration{CheckpointRef: "base", CheckpointSeq: 12, Covered: true, TaskQueue: "host-ws"}, plan.Restoration["ws"])
+	require.Equal(t, protocol.Restoration{CheckpointRef: "base", CheckpointSeq: 12, Covered: true, Host: "host-ws"}, plan.Restoration["ws"])
 }
 
 // TestSelectionOfStart has a resource whose starting checkpoint is not among the
@@ -135,7 +135,7 @@ func TestSelectionOfStart(t *testing.T) {
 	t.Parallel()
 	h := emptyHistory(t)
 	h.started(nil, &protocol.Start{Fork: &protocol.Fork{ExecutionID: "src", Restoration: map[string]protocol.Restoration{
-		"ws": {CheckpointRef: "c9", TaskQueue: "host"},
+		"ws": {CheckpointRef: "c9", Host: "host"},
 	}}})
 	h.workflowTask()
 	h.complete(h.schedule(protocol.ActivityLoadPrefix, ""), protocol.PrefixPage{Records: []protocol.PrefixRecord{
@@ -145,8 +145,8 @@ func TestSelectionOfStart(t *testing.T) {
 	log := h.log()
 	for seq, want := range map[int64]protocol.Restoration{
 		3: {}, // it had not started then
-		4: {CheckpointRef: "c9", TaskQueue: "host"},
-		5: {CheckpointRef: "c9", TaskQueue: "host"},
+		4: {CheckpointRef: "c9", Host: "host"},
+		5: {CheckpointRef: "c9", Host: "host"},
 	} {
 		plan, err := log.PlanFork(seq)
 		require.NoError(t, err)

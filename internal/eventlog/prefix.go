@@ -52,8 +52,11 @@ func copyEvent(ev *Event, about subject, atSeq int64) (protocol.PrefixRecord, bo
 	switch {
 	case about.step != nil && about.step.copiedAt(atSeq):
 		rec.StepID = about.step.StepID
-		if ev.Type == StepProposed {
+		switch ev.Type {
+		case StepProposed:
 			rec.Step = about.step.prefix()
+		case StepSucceeded, StepFailed, StepDenied:
+			rec.Outcome = &protocol.Outcome{Result: about.step.Result, Error: about.step.Error}
 		}
 	case ev.Type == ResourceRegistered:
 		rec.Key = about.resource.Key
@@ -83,7 +86,6 @@ func (s *Step) prefix() *protocol.PrefixStep {
 			Idempotency: s.Idempotency,
 			Resources:   s.Resources,
 		},
-		Outcome:  protocol.Outcome{Result: s.Result, Error: s.Error},
 		Attempts: s.Attempts,
 	}
 	if s.Decision != "" {

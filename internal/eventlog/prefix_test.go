@@ -125,18 +125,20 @@ func TestPrefixRecords(t *testing.T) {
 			ID: c.ID, Kind: protocol.KindTool, Target: "write", Args: json.RawMessage(`{"n":1}`),
 			Idempotency: protocol.AtMostOnce, Resources: []string{"ws"},
 		},
-		Decision: &allow, Outcome: protocol.Outcome{Result: json.RawMessage(`"ok"`)}, Attempts: 1,
+		Decision: &allow, Attempts: 1,
 	}
 	allowed, executing, succeeded := at(7), at(8), at(9)
 	allowed.StepID, executing.StepID, succeeded.StepID = c.ID, c.ID, c.ID
+	succeeded.Outcome = &protocol.Outcome{Result: json.RawMessage(`"ok"`)}
 	refused := at(10)
 	refused.StepID = d.ID
 	refused.Step = &protocol.PrefixStep{
 		Step:     protocol.Step{ID: d.ID, Kind: protocol.KindTool, Target: "write", Args: json.RawMessage(`null`), Idempotency: protocol.SafeToRetry},
-		Decision: &deny, Outcome: protocol.Outcome{Error: &protocol.StepError{Message: "no", Reason: protocol.ReasonPolicyDenied}},
+		Decision: &deny,
 	}
 	denied := at(11)
 	denied.StepID = d.ID
+	denied.Outcome = &protocol.Outcome{Error: &protocol.StepError{Message: "no", Reason: protocol.ReasonPolicyDenied}}
 	initialized := protocol.PrefixRecord{Type: eventlog.ResourceInitialized, At: denied.At, Key: "ws", Checkpoint: &protocol.PrefixCheckpoint{Ref: "c0"}}
 	checkpointed := at(5)
 	checkpointed.Key = "ws"

@@ -452,7 +452,7 @@ func requireResources(t *rapid.T, source *eventlog.Log, at int64, plan eventlog.
 		require.Equal(t, r.Key, got.Key)
 		require.Equal(t, r.CoverageReuse, got.CoverageReuse)
 		require.Equal(t, restoration.CheckpointRef, got.CheckpointRef)
-		require.Equal(t, restoration.TaskQueue, got.TaskQueue)
+		require.Equal(t, restoration.Host, got.Host)
 		require.Equal(t, restoration.Covered, got.Covered, "coverage of %s at its start", r.Key)
 		require.Equal(t, affected(source, r.Key, at), got.Count)
 		require.Zero(t, got.BoundSeq, "a fork never has its source's binding")

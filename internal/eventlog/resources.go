@@ -24,7 +24,7 @@ func (p *Projector) register(s stamp, spec protocol.ResourceSpec) (*Resource, er
 func (p *Projector) initialized(s stamp, r *Resource, ref string) error {
 	r.CheckpointRef = ref
 	if p.log.Fork != nil {
-		r.TaskQueue = p.log.Fork.Restoration[r.Key].TaskQueue
+		r.Host = p.log.Fork.Restoration[r.Key].Host
 	}
 	payload := initializedPayload{Key: r.Key, CheckpointRef: ref}
 	_, err := p.emit(s, ResourceInitialized, payload, subject{resource: r, ref: ref})
@@ -40,7 +40,7 @@ func (p *Projector) bind(s stamp, r *Resource, created protocol.ResourceCreated)
 	r.BoundSeq = seq
 	r.Binding = created.Binding
 	r.CoverageReuse = created.CoverageReuse
-	r.TaskQueue = created.TaskQueue
+	r.Host = created.Host
 	return nil
 }
 

@@ -33,7 +33,7 @@ func TestResource(t *testing.T) {
 	ws := log.Resource("ws")
 	require.Equal(t, int64(3), ws.RegisteredSeq)
 	require.Equal(t, int64(4), ws.BoundSeq)
-	require.Equal(t, "host-ws", ws.TaskQueue)
+	require.Equal(t, "host-ws", ws.Host)
 	require.Equal(t, `{"id":"ws"}`, string(ws.Binding))
 	require.True(t, ws.CoverageReuse)
 	require.True(t, ws.Covered)

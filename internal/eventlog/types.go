@@ -96,7 +96,8 @@ type Resource struct {
 	Binding       json.RawMessage `json:"binding,omitempty"`
 	// CheckpointRef is what the resource started from in a fork.
 	CheckpointRef string `json:"checkpoint_ref,omitempty"`
-	TaskQueue     string `json:"task_queue,omitempty"`
+	// Host names the one host that holds the resource, if only one does.
+	Host string `json:"host,omitempty"`
 	// Count is how many settled live or copied steps have affected the resource.
 	Count int `json:"count"`
 	// Covered says that a checkpoint holds the resource's state as of the last event.

@@ -1,5 +1,7 @@
 package protocol
 
+import "strings"
+
 // Names of Tine's own activities and local activities. They stand in histories,
 // so they never change. A tool's activity type is the tool's own name, which is
 // why names that begin with Prefix are refused for tools, steps and agents.
@@ -19,6 +21,22 @@ const (
 	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
 	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
 )
+
+// ReservedStep reports whether a name is kept for Tine's own local steps.
+func ReservedStep(name string) bool {
+	switch name {
+	case StepNow, StepUUID, StepSleep, StepReceive:
+		return true
+	default:
+		return Reserved(name)
+	}
+}
+
+// Reserved reports whether a name is kept for Tine's own activities.
+func Reserved(name string) bool {
+	rest, ok := strings.CutPrefix(name, "tine")
+	return ok && (rest == "" || rest[0] == '.' || 'A' <= rest[0] && rest[0] <= 'Z')
+}
 
 // PayloadLimit is the most bytes of JSON that Tine puts into one payload. Temporal
 // refuses payloads of 2 MiB; the rest is for what stands around the JSON.
@@ -41,6 +59,10 @@ var SearchAttributeTypes = map[string]string{
 	AttributeForkedFrom: "Keyword",
 	AttributeForkSeq:    "Int",
 }
+
+// HostQueue is the task queue of the workers on a host that serve taskQueue. Workers of other
+// programs may share the host, and its store.
+func HostQueue(host, taskQueue string) string { return host + "/" + taskQueue }
 
 // Kinds of steps.
 const (

@@ -3,6 +3,7 @@ package protocol
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,9 +15,11 @@ const PageBytes = 1 << 20
 
 // packedPage is a PrefixPage in JSON.
 type packedPage struct {
-	// Gzip is the compressed JSON array of the records.
-	Gzip []byte `json:"gzip"`
-	Next int    `json:"next,omitempty"`
+	// Gzip is the compressed JSON array of the records, and Records the array itself where it
+	// cannot be compressed.
+	Gzip    []byte          `json:"gzip,omitempty"`
+	Records json.RawMessage `json:"records,omitempty"`
+	Next    int             `json:"next,omitempty"`
 }
 
 // MarshalJSON compresses the records.
@@ -33,6 +36,9 @@ func (p PrefixPage) MarshalJSON() ([]byte, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
+	if base64.StdEncoding.EncodedLen(packed.Len()) >= len(raw) {
+		return json.Marshal(packedPage{Records: raw, Next: p.Next})
+	}
 	return json.Marshal(packedPage{Gzip: packed.Bytes(), Next: p.Next})
 }
 
@@ -42,6 +48,10 @@ func (p *PrefixPage) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &page); err != nil {
 		return err
 	}
+	p.Next = page.Next
+	if page.Records != nil {
+		return json.Unmarshal(page.Records, &p.Records)
+	}
 	r, err := gzip.NewReader(bytes.NewReader(page.Gzip))
 	if err != nil {
 		return fmt.Errorf("prefix page: %w", err)
@@ -50,6 +60,5 @@ func (p *PrefixPage) UnmarshalJSON(raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("prefix page: %w", err)
 	}
-	p.Next = page.Next
 	return json.Unmarshal(expanded, &p.Records)
 }

@@ -39,8 +39,8 @@ type Restoration struct {
 	// CheckpointSeq is the checkpoint's covered_seq in the source.
 	CheckpointSeq int64 `json:"checkpoint_seq,omitempty"`
 	Covered       bool  `json:"covered"`
-	// TaskQueue serves the host that holds the checkpoint, if only one does.
-	TaskQueue string `json:"task_queue,omitempty"`
+	// Host names the host that holds the checkpoint, if only one does.
+	Host string `json:"host,omitempty"`
 }
 
 // Begin is what an execution learns from the worker that runs it first. It is
@@ -159,8 +159,8 @@ type CreateResource struct {
 type ResourceCreated struct {
 	Binding       json.RawMessage `json:"binding"`
 	CoverageReuse bool            `json:"coverage_reuse,omitempty"`
-	// TaskQueue serves the host that holds the resource, if only one does.
-	TaskQueue string `json:"task_queue,omitempty"`
+	// Host names the host that holds the resource, if only one does.
+	Host string `json:"host,omitempty"`
 }
 
 // Checkpoint is the input of ActivityCheckpoint.
@@ -214,25 +214,26 @@ type PrefixPage struct {
 	Next int
 }
 
-// PrefixRecord is one copied event. The one that first names a step or a resource
-// carries all that is known of it at the fork point.
+// PrefixRecord is one copied event. The one that first names a step or a resource describes
+// it. A step's outcome comes with the event that settled it, since it may be as large as a
+// payload, like the arguments.
 type PrefixRecord struct {
 	Type string    `json:"type"`
 	At   time.Time `json:"at"`
 	// StepID names the step of a step.* event, and Step describes it once.
-	StepID string      `json:"step_id,omitempty"`
-	Step   *PrefixStep `json:"step,omitempty"`
+	StepID  string      `json:"step_id,omitempty"`
+	Step    *PrefixStep `json:"step,omitempty"`
+	Outcome *Outcome    `json:"outcome,omitempty"`
 	// Key names the resource of a resource.* event.
 	Key        string            `json:"key,omitempty"`
 	Resource   *PrefixResource   `json:"resource,omitempty"`
 	Checkpoint *PrefixCheckpoint `json:"checkpoint,omitempty"`
 }
 
-// PrefixStep is a copied step with its outcome.
+// PrefixStep is a copied step.
 type PrefixStep struct {
 	Step
 	Decision *Decision `json:"decision,omitempty"`
-	Outcome  Outcome   `json:"outcome"`
 	Attempts int       `json:"attempts,omitempty"`
 }
 

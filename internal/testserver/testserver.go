@@ -42,6 +42,12 @@ var shared struct {
 // Main runs the tests, stops the server if they started one, and gives the exit code.
 func Main(m *testing.M) int {
 	shared.hasMain = true
+	// The time limit of the tests begins with them. To build the program takes longer than some
+	// of it, once.
+	if _, err := devserver.Program(context.Background(), os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if shared.server == nil {
 		return code

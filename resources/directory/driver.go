@@ -136,7 +136,7 @@ func (d *Driver) ID() string { return "directory" }
 
 // TaskQueue names the task queue of the workers that have access to the driver's
 // root, or is empty if all have.
-func (d *Driver) TaskQueue() string {
+func (d *Driver) Host() string {
 	if d.shared {
 		return ""
 	}

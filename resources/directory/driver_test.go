@@ -60,14 +60,14 @@ func TestNew(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o700), info.Mode().Perm())
 	require.Equal(t, "directory", d.ID())
-	require.Regexp(t, regexp.MustCompile("^tine-host-[0-9a-f]{32}$"), d.TaskQueue())
-	require.Equal(t, d.TaskQueue(), open(t, root).TaskQueue(), "the queue belongs to the root, not to the worker")
+	require.Regexp(t, regexp.MustCompile("^tine-host-[0-9a-f]{32}$"), d.Host())
+	require.Equal(t, d.Host(), open(t, root).Host(), "the name belongs to the root, not to the worker")
 
 	shared, err := directory.New(directory.Options{Root: root, Shared: true})
 	require.NoError(t, err)
-	require.Empty(t, shared.TaskQueue())
+	require.Empty(t, shared.Host())
 	other, _ := setup(t)
-	require.NotEqual(t, d.TaskQueue(), other.TaskQueue())
+	require.NotEqual(t, d.Host(), other.Host())
 
 	write(t, filepath.Join(root, "file"), "x")
 	_, err = directory.New(directory.Options{Root: filepath.Join(root, "file")})
@@ -85,7 +85,7 @@ func TestNewAtOnce(t *testing.T) {
 	for i := range queues {
 		workers.Go(func() {
 			if d, err := directory.New(directory.Options{Root: root}); err == nil {
-				queues[i] = d.TaskQueue()
+				queues[i] = d.Host()
 			}
 		})
 	}

@@ -22,16 +22,14 @@ const ProjectTask = "The test of this Go module fails. Find out why and fix it."
 // ProjectInstruction is what a fork may be told instead.
 const ProjectInstruction = "Do it in a single pass over the runes, without splitting the title into words, and add a test for the empty title."
 
-// Scripted is a model that only knows how to mend Project. It plays its part step by step and
-// heeds one instruction, so that the example runs without an account.
+// Scripted is a model that only knows how to mend Project. In another repository it just
+// writes a note. It plays its part step by step and heeds one instruction, so that the
+// example runs without an account.
 type Scripted struct{}
 
 // Generate answers with the next action of its part.
 func (Scripted) Generate(_ context.Context, req activities.GenerateRequest, _ []activities.ToolSpec) (activities.GenerateResponse, error) {
-	part := mend
-	if instructed(req.Messages) {
-		part = mendInOnePass
-	}
+	part := partFor(req.Messages)
 	turn := 0
 	for _, m := range req.Messages {
 		if m.Role == "assistant" {
@@ -50,15 +48,32 @@ func (Scripted) Generate(_ context.Context, req activities.GenerateRequest, _ []
 	}, nil
 }
 
-// instructed reports whether the user has said more than the task.
-func instructed(messages []activities.Message) bool {
-	said := 0
+// partFor is the part to play for what the user has said: the task, and maybe an instruction.
+func partFor(messages []activities.Message) []action {
+	var said []string
 	for _, m := range messages {
 		if m.Role == "user" {
-			said++
+			said = append(said, m.Content)
 		}
 	}
-	return said > 1
+	switch {
+	case len(said) == 0 || said[0] != ProjectTask:
+		return note(said)
+	case len(said) > 1:
+		return mendInOnePass
+	default:
+		return mend
+	}
+}
+
+// note is the part in a repository that the model knows nothing of.
+func note(said []string) []action {
+	return []action{
+		{say: "I am a scripted model and cannot do this task. I will look around and leave a note.", tool: "list_files", args: NoArgs{}},
+		{tool: "shell", args: ShellArgs{Command: "git log --oneline -5"}},
+		{tool: "write_file", args: WriteArgs{Path: "TINE-NOTE.md", Content: strings.Join(said, "\n\n") + "\n"}},
+		{say: "I left the task in TINE-NOTE.md. Set LLM_BASE_URL, LLM_API_KEY and LLM_MODEL to have it done."},
+	}
 }
 
 // action is one turn of the scripted model: a tool call, or words.
@@ -183,7 +198,7 @@ func PickModel() (model activities.Model, described string, err error) {
 		return nil, "", err
 	}
 	if !ok {
-		return Scripted{}, "No LLM_BASE_URL, LLM_API_KEY and LLM_MODEL are set: a built-in SCRIPTED model plays the agent's part. It only knows the example's own project.", nil
+		return Scripted{}, "No LLM_BASE_URL, LLM_API_KEY and LLM_MODEL are set: a built-in SCRIPTED model plays the agent's part. It can mend the example's own project, and nothing else.", nil
 	}
 	return real, "The model is that of LLM_BASE_URL and LLM_MODEL.", nil
 }
