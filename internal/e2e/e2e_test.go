@@ -75,8 +75,14 @@ func setup(t *testing.T, options ...benchOption) *bench {
 // setupIdle makes a bench without a running worker.
 func setupIdle(t *testing.T, options ...benchOption) *bench {
 	t.Helper()
+	return setupOn(t, testserver.Client(t), options...)
+}
+
+// setupOn makes a bench on a server of the test's own.
+func setupOn(t *testing.T, c client.Client, options ...benchOption) *bench {
+	t.Helper()
 	b := &bench{
-		temporal: testserver.Client(t),
+		temporal: c,
 		queue:    "e2e-" + uuid.NewString(),
 		root:     t.TempDir(),
 		scratch:  t.TempDir(),

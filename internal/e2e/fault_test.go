@@ -4,18 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/examples/script"
+	"github.com/tinerun/tine/internal/devserver"
 	"github.com/tinerun/tine/internal/testserver"
 	"github.com/tinerun/tine/resources"
 	"github.com/tinerun/tine/resources/directory"
@@ -332,4 +338,36 @@ func TestHostGone(t *testing.T) {
 	require.NoError(t, b.temporal.SignalWorkflow(t.Context(), id, "", "go", 1))
 	out := output(t, b.end(t, id))
 	require.Equal(t, "host_unavailable", out.Results[3].Error.Reason)
+}
+
+// TestServerRestart kills the server while an execution waits, and starts it again on its
+// database.
+func TestServerRestart(t *testing.T) {
+	t.Parallel()
+	opts := devserver.Options{DBFilename: filepath.Join(t.TempDir(), "temporal.db"), Headless: true}
+	first, err := devserver.Start(t.Context(), opts)
+	require.NoError(t, err)
+	t.Cleanup(first.Stop)
+	c, err := client.Dial(client.Options{HostPort: first.Address(), Logger: log.NewStructuredLogger(slog.New(slog.DiscardHandler))})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	b := setupOn(t, c)
+	b.start(t)
+	id := b.create(t, open(1, nil), b.tally("before"), op{"op": "signal", "name": "go"}, write("a", "A"), b.tally("after"))
+	b.awaitStep(t, id, "receive")
+
+	first.Stop()
+	_, port, err := net.SplitHostPort(first.Address())
+	require.NoError(t, err)
+	opts.Port, err = strconv.Atoi(port)
+	require.NoError(t, err)
+	second, err := devserver.Start(t.Context(), opts)
+	require.NoError(t, err)
+	t.Cleanup(second.Stop)
+
+	require.NoError(t, c.SignalWorkflow(t.Context(), id, "", "go", 1))
+	log := b.end(t, id)
+	require.Equal(t, tine.StatusCompleted, log.Execution().Status, log.Execution().FailureReason)
+	require.Equal(t, []string{"before", "after"}, b.lines(t))
+	require.Equal(t, map[string]string{"a": "A"}, b.files(t, log))
 }
