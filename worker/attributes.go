@@ -11,20 +11,11 @@ import (
 	"go.temporal.io/api/operatorservice/v1"
 	"go.temporal.io/sdk/log"
 
-	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/internal/attributes"
 )
 
 // attributesTimeout bounds the look at a namespace's search attributes.
 const attributesTimeout = 10 * time.Second
-
-// attributeTypes are the search attributes that executions set.
-var attributeTypes = map[string]enumspb.IndexedValueType{
-	protocol.AttributeStatus:     enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-	protocol.AttributeAgent:      enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-	protocol.AttributeSession:    enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-	protocol.AttributeForkedFrom: enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-	protocol.AttributeForkSeq:    enumspb.INDEXED_VALUE_TYPE_INT,
-}
 
 // ensureSearchAttributes registers the search attributes if it may. Where they are missing
 // and it may not, executions go without, and the log says what somebody has to do.
@@ -35,7 +26,7 @@ func (p *Plugin) ensureSearchAttributes(ctx context.Context) {
 	if err == nil && len(missing) > 0 && len(wrong) == 0 {
 		add := map[string]enumspb.IndexedValueType{}
 		for _, name := range missing {
-			add[name] = attributeTypes[name]
+			add[name] = attributes.Types()[name]
 		}
 		_, err = p.client.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
 			Namespace: p.opts.Namespace, SearchAttributes: add,
@@ -59,13 +50,13 @@ func (p *Plugin) ensureSearchAttributes(ctx context.Context) {
 func (p *Plugin) missingAttributes(ctx context.Context) (missing, wrong []string, err error) {
 	listed, err := p.client.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: p.opts.Namespace})
 	if err != nil {
-		return slices.Sorted(maps.Keys(attributeTypes)), nil, err
+		return slices.Sorted(maps.Keys(attributes.Types())), nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(attributeTypes)) {
+	for _, name := range slices.Sorted(maps.Keys(attributes.Types())) {
 		switch have, ok := listed.GetCustomAttributes()[name]; {
 		case !ok:
 			missing = append(missing, name)
-		case have != attributeTypes[name]:
+		case have != attributes.Types()[name]:
 			wrong = append(wrong, name)
 		}
 	}
@@ -77,7 +68,7 @@ func (p *Plugin) attributesCommand(missing []string) string {
 	var b strings.Builder
 	b.WriteString("temporal operator search-attribute create --namespace " + p.opts.Namespace)
 	for _, name := range missing {
-		b.WriteString(" --name " + name + " --type " + attributeTypes[name].String())
+		b.WriteString(" --name " + name + " --type " + attributes.Types()[name].String())
 	}
 	return b.String()
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tinerun/tine/internal/attributes"
 )
 
 // TestComposeFile holds docker-compose.temporal.yml to what the dev server does.
@@ -57,7 +59,7 @@ func TestComposeFile(t *testing.T) {
 	require.Equal(t, tuning, got)
 
 	registers := strings.Join(file.Services["namespace"].Command, "\n")
-	for name, kind := range executionAttributes() {
+	for name, kind := range attributes.Types() {
 		require.Contains(t, registers, fmt.Sprintf("--name %s --type %s", name, kind))
 	}
 }

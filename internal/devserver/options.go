@@ -13,7 +13,7 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 
-	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/internal/attributes"
 )
 
 // The ports that `temporal server start-dev` uses, so tools find the server without settings.
@@ -68,24 +68,13 @@ type Options struct {
 	StopGrace time.Duration
 }
 
-// executionAttributes are the search attributes that executions use.
-func executionAttributes() map[string]enumspb.IndexedValueType {
-	return map[string]enumspb.IndexedValueType{
-		protocol.AttributeStatus:     enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-		protocol.AttributeAgent:      enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-		protocol.AttributeSession:    enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-		protocol.AttributeForkedFrom: enumspb.INDEXED_VALUE_TYPE_KEYWORD,
-		protocol.AttributeForkSeq:    enumspb.INDEXED_VALUE_TYPE_INT,
-	}
-}
-
 // withDefaults fills in what is empty and refuses what cannot work.
 func (o Options) withDefaults() (Options, error) {
 	if o.Namespace == "" {
 		o.Namespace = defaultNamespace
 	}
 	if o.SearchAttributes == nil {
-		o.SearchAttributes = executionAttributes()
+		o.SearchAttributes = attributes.Types()
 	}
 	if o.LogWriter == nil {
 		o.LogWriter = io.Discard

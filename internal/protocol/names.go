@@ -51,15 +51,6 @@ const (
 	AttributeForkSeq    = "TineForkSeq"    // Int
 )
 
-// SearchAttributeTypes are the types of the search attributes, by name, as Temporal spells them.
-var SearchAttributeTypes = map[string]string{
-	AttributeStatus:     "Keyword",
-	AttributeAgent:      "Keyword",
-	AttributeSession:    "Keyword",
-	AttributeForkedFrom: "Keyword",
-	AttributeForkSeq:    "Int",
-}
-
 // HostQueue is the task queue of the workers on a host that serve taskQueue. Workers of other
 // programs may share the host, and its store.
 func HostQueue(host, taskQueue string) string { return host + "/" + taskQueue }
