@@ -109,8 +109,7 @@ func (a *Activities) index(tools, steps []Handler) error {
 	return add(a.steps, steps)
 }
 
-// ownSteps are the local steps that package workflows offers itself. Those that
-// wait have no body, but their names are taken.
+// ownSteps are the local steps with a body that package workflows offers itself.
 func ownSteps() ([]Handler, error) {
 	nowHandler, err := NewHandler(protocol.StepNow, now)
 	if err != nil {

@@ -29,13 +29,10 @@ func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
 // tineDecide records the decision on a step. Whatever goes wrong is a denial, so that nothing
 // runs because something broke.
 func (a *Activities) tineDecide(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
-	record := protocol.StepRecord{Step: in.Step, Decision: in.Decided}
-	if record.Decision == nil {
-		decision := a.ask(ctx, in)
-		record.Decision = &decision
-	}
-	record.Executing = in.Inline && record.Decision.Decision == protocol.Allow
-	if in.Inline || record.Decision.Decision != protocol.Allow {
+	decision := a.ask(ctx, in)
+	allowed := decision.Decision == protocol.Allow
+	record := protocol.StepRecord{Step: in.Step, Decision: &decision, Executing: in.Inline && allowed}
+	if in.Inline || !allowed {
 		record.Step.Args = in.Args
 	}
 	return record, nil
@@ -115,7 +112,7 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 	return result, nil
 }
 
-// tineSettle and note record what workflow code has found out.
+// tineSettle and tineNote record what workflow code has found out.
 func (a *Activities) tineSettle(_ context.Context, record protocol.StepRecord) (protocol.StepRecord, error) {
 	return record, nil
 }

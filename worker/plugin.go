@@ -149,6 +149,7 @@ func (p *Plugin) stopHosts(instance string) {
 	p.mu.Lock()
 	hosts := p.hosts[instance]
 	delete(p.hosts, instance)
+	delete(p.queues, instance)
 	p.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, host := range hosts {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.temporal.io/sdk/temporal"
@@ -113,6 +114,17 @@ func (x *execution) upsert(ctx workflow.Context, updates ...temporal.SearchAttri
 	}
 	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
 		workflow.GetLogger(ctx).Error("search attributes not updated", "error", err)
+	}
+}
+
+// started notes that target runs, for the UI, and returns how to end that.
+func (x *execution) started(ctx workflow.Context, target string) (ended func()) {
+	x.running = append(x.running, target)
+	x.describe(ctx)
+	return func() {
+		i := slices.Index(x.running, target)
+		x.running = slices.Delete(x.running, i, i+1)
+		x.describe(ctx)
 	}
 }
 

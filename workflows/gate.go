@@ -1,10 +1,6 @@
 package workflows
 
-import (
-	"slices"
-
-	"go.temporal.io/sdk/workflow"
-)
+import "go.temporal.io/sdk/workflow"
 
 // gate lets tool calls and local steps run side by side until the execution has
 // a resource, and one at a time from then on.
@@ -41,15 +37,4 @@ func (g *gate) close(ctx workflow.Context) (leave func(), err error) {
 		return nil, err
 	}
 	return g.mutex.Unlock, nil
-}
-
-// started notes that target runs, for the UI, and returns how to end that.
-func (x *execution) started(ctx workflow.Context, target string) (ended func()) {
-	x.running = append(x.running, target)
-	x.describe(ctx)
-	return func() {
-		i := slices.Index(x.running, target)
-		x.running = slices.Delete(x.running, i, i+1)
-		x.describe(ctx)
-	}
 }

@@ -112,8 +112,6 @@ type DecideRequest struct {
 	AgentID string `json:"agent_id"`
 	// Args are the step's arguments, for the policy and for a local step's body.
 	Args json.RawMessage `json:"args,omitempty"`
-	// Decided skips the policy: the step has been allowed before.
-	Decided *Decision `json:"decided,omitempty"`
 	// Inline marks a step that waits in the workflow once it is allowed.
 	Inline bool `json:"inline,omitempty"`
 	// Timeout bounds a local step's body, in nanoseconds.
