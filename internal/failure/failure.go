@@ -40,6 +40,12 @@ const (
 	TypeInput            = "tine.Input"       // the input does not fit the agent
 	TypeUnknownAgent     = "tine.UnknownAgent"
 	TypeConfiguration    = "tine.Configuration" // the agent uses Tine wrongly
+
+	// What is wrong with the verdict on an approval.
+	TypeApprovalNotFound   = "tine.ApprovalNotFound"
+	TypeApprovalDecided    = "tine.ApprovalDecided"    // somebody has decided already, or it has expired
+	TypeApproverNotAllowed = "tine.ApproverNotAllowed" // the rule lists others
+	TypeApprovalChanged    = "tine.ApprovalChanged"    // the decider has seen something else
 )
 
 // IsCancelled reports whether err says that a step was cancelled.

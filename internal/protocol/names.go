@@ -20,6 +20,11 @@ const (
 	ActivityCreateResource = Prefix + "CreateResource" // input CreateResource, result ResourceCreated
 	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
 	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
+	ActivityLimit          = Prefix + "Limit"          // takes a token of a shared rate limit; input LimitRequest, result LimitGrant
+
+	// WorkflowLimiter keeps a bucket that executions share. UpdateTake takes a token.
+	WorkflowLimiter = Prefix + "Limiter"
+	UpdateTake      = Prefix + "Take" // argument LimitRequest, result LimitGrant
 )
 
 // ReservedStep reports whether a name is kept for Tine's own local steps.
@@ -75,12 +80,14 @@ const (
 	RequireApproval = "require_approval"
 )
 
-// Rule ids that no policy writes. RulePermissive marks a decision taken where
-// no policy is configured, RuleLocal a local step that no rule matches.
+// Rule ids that no policy writes.
 const (
-	RulePermissive  = "permissive"
-	RuleLocal       = "local"
-	RuleBundleError = "bundle-error"
+	RuleDefault            = "default"             // no rule matches
+	RuleLocal              = "local"               // no rule matches a local step
+	RulePermissive         = "permissive"          // there is no policy
+	RuleBundleError        = "bundle-error"        // the policy could not decide
+	RuleForkEffect         = "fork-effect"         // the source of the fork has had the effect
+	RuleIndeterminateRetry = "indeterminate-retry" // how an identical step ended is not known
 )
 
 // Reasons of a failed or denied step that Tine itself gives. They are the
@@ -99,6 +106,13 @@ const (
 	ReasonLLM              = "llm_error"              // the model's endpoint refused the request
 	ReasonCancelled        = "cancelled"              // the step was cancelled while it ran
 	ReasonUnavailable      = "checkpoint_unavailable" // the checkpoint a fork starts from is missing
+
+	ReasonRateLimited        = "rate_limit_exceeded"
+	ReasonLimiterUnavailable = "rate_limiter_unavailable"
+	ReasonBudget             = "execution_token_budget_exceeded"
+	ReasonEffect             = "effect_started_on_source"
+	ReasonIndeterminateRetry = "prior attempt outcome unknown; retry refused"
+	ReasonNoRule             = "no explicit allow rule matched"
 )
 
 // Causes of a checkpoint.

@@ -17,6 +17,8 @@ type Start struct {
 	Session string `json:"session,omitempty"`
 	Parent  string `json:"parent_execution_id,omitempty"`
 	Fork    *Fork  `json:"fork,omitempty"`
+	// Policy decides instead of the worker's own. Forks bring it, and forks of those inherit it.
+	Policy *PolicyBundle `json:"policy,omitempty"`
 }
 
 // Fork says what an execution was forked from and what it starts with.
@@ -28,6 +30,10 @@ type Fork struct {
 	// prefix is loaded from just so much, since a running source goes on.
 	HistoryEvents int64                  `json:"history_events,omitempty"`
 	Restoration   map[string]Restoration `json:"restoration,omitempty"`
+	// Effects is one of the Effects constants. Empty, in old histories, means EffectsPolicy.
+	Effects string `json:"effects,omitempty"`
+	// Guarded are the effects of the source since the fork point. They need approval.
+	Guarded []Effect `json:"guarded,omitempty"`
 	// Page is the beginning of the prefix, so that a short one needs no loading.
 	Page *PrefixPage `json:"page,omitempty"`
 }
@@ -52,6 +58,10 @@ type Begin struct {
 	HeartbeatTimeout time.Duration `json:"heartbeat_timeout,omitempty"`
 	// HostTimeout is how long a task waits for the one host that can run it.
 	HostTimeout time.Duration `json:"host_timeout,omitempty"`
+	// PolicyDigest names the policy that the worker has for the agent.
+	PolicyDigest string `json:"policy_digest,omitempty"`
+	// Unrestricted says that it has none, so that all steps are allowed.
+	Unrestricted bool `json:"unrestricted,omitempty"`
 }
 
 // Step identifies one recorded effect and says how it was declared.
@@ -65,14 +75,6 @@ type Step struct {
 	Occurrence  int             `json:"occurrence,omitempty"`
 	Idempotency string          `json:"idempotency,omitempty"`
 	Resources   []string        `json:"resources,omitempty"`
-}
-
-// Decision is what a policy says of a step.
-type Decision struct {
-	Decision     string `json:"decision"`
-	RuleID       string `json:"rule_id"`
-	Reason       string `json:"reason,omitempty"`
-	PolicyDigest string `json:"policy_digest,omitempty"`
 }
 
 // Outcome is how a step ended: with a result or with an error.
@@ -98,12 +100,32 @@ type StepRecord struct {
 	// the workflow, and a later record settles it.
 	Executing bool     `json:"executing,omitempty"`
 	Outcome   *Outcome `json:"outcome,omitempty"`
+	// Undecided says that limits have yet to be applied to the decision. Another record has
+	// the final one.
+	Undecided bool `json:"undecided,omitempty"`
+	// Limited says that a rate limit holds the step up, or refuses it.
+	Limited *Limited `json:"limited,omitempty"`
+	// Approval is when the approval that the decision requires was asked for.
+	Approval *ApprovalWindow `json:"approval,omitempty"`
+	// Closed ends the step's approval, which nobody has decided.
+	Closed *ApprovalClosed `json:"closed,omitempty"`
+}
+
+// Limited is what a rate limit does to a step.
+type Limited struct {
+	RuleID       string `json:"rule_id"`
+	Reason       string `json:"reason"`
+	PolicyDigest string `json:"policy_digest,omitempty"`
+	// Until is when a parked step goes on. A refused one has none.
+	Until *time.Time `json:"until,omitempty"`
 }
 
 // StepVerdict is what workflow code reads of a StepRecord: it knows the step.
 type StepVerdict struct {
-	Decision *Decision `json:"decision"`
-	Outcome  *Outcome  `json:"outcome"`
+	Decision  *Decision       `json:"decision"`
+	Outcome   *Outcome        `json:"outcome"`
+	Undecided bool            `json:"undecided"`
+	Approval  *ApprovalWindow `json:"approval"`
 }
 
 // DecideRequest is the input of ActivityDecide and ActivityStep.
@@ -118,6 +140,34 @@ type DecideRequest struct {
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// Result is the outcome of a step whose result the workflow knows already.
 	Result json.RawMessage `json:"result,omitempty"`
+	// Policy decides instead of the worker's own.
+	Policy *PolicyBundle `json:"policy,omitempty"`
+	// Session and ForkedFrom describe the execution to the policy.
+	Session    string `json:"session,omitempty"`
+	ForkedFrom string `json:"forked_from,omitempty"`
+	// Guarded asks for approval if the policy allows the step: the source of the fork has
+	// had such an effect.
+	Guarded bool `json:"guarded,omitempty"`
+	// Indeterminate refuses the step: how an identical one ended is not known.
+	Indeterminate bool `json:"indeterminate,omitempty"`
+	// Decided is the final decision of a local step that only has to run.
+	Decided *Decision `json:"decided,omitempty"`
+}
+
+// LimitRequest is the input of ActivityLimit, which takes a token from a bucket that executions
+// share.
+type LimitRequest struct {
+	// Bucket is the id of the workflow that keeps the bucket.
+	Bucket string    `json:"bucket"`
+	Limit  RateLimit `json:"limit"`
+	// Request names this very call, so that a retry takes no second token.
+	Request string `json:"request"`
+}
+
+// LimitGrant is the result of ActivityLimit. With Refused no token was taken.
+type LimitGrant struct {
+	Wait    Duration `json:"wait,omitempty"`
+	Refused bool     `json:"refused,omitempty"`
 }
 
 // Call is the second argument of a step's activity; the first is its arguments.
@@ -222,6 +272,8 @@ type PrefixRecord struct {
 	StepID  string      `json:"step_id,omitempty"`
 	Step    *PrefixStep `json:"step,omitempty"`
 	Outcome *Outcome    `json:"outcome,omitempty"`
+	// Decision is that of the event, where the step's final one is another.
+	Decision *Decision `json:"decision,omitempty"`
 	// Key names the resource of a resource.* event.
 	Key        string            `json:"key,omitempty"`
 	Resource   *PrefixResource   `json:"resource,omitempty"`
@@ -253,4 +305,30 @@ type PrefixCheckpoint struct {
 type Usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
+}
+
+// ResultUsage is what an llm_call's result says of tokens, or nil if it says nothing certain.
+func ResultUsage(result json.RawMessage) *Usage {
+	var r struct {
+		Usage struct {
+			Input  *int64 `json:"input_tokens"`
+			Output *int64 `json:"output_tokens"`
+		} `json:"usage"`
+	}
+	if err := Decode(result, &r); err != nil {
+		return nil
+	}
+	in, out := r.Usage.Input, r.Usage.Output
+	if in == nil || out == nil || *in < 0 || *out < 0 {
+		return nil
+	}
+	return &Usage{InputTokens: *in, OutputTokens: *out}
+}
+
+// Tokens is how many tokens an llm_call's result says it used, both ways.
+func Tokens(result json.RawMessage) int64 {
+	if usage := ResultUsage(result); usage != nil {
+		return usage.InputTokens + usage.OutputTokens
+	}
+	return 0
 }
