@@ -1,0 +1,126 @@
+package policy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+// Source is one file of a policy. The ending of its name says what it is: .yaml or .yml for
+// rules, .rego for Rego, .tar.gz for an OPA bundle archive.
+type Source = protocol.PolicyFile
+
+// How big a policy may be, in bytes. A megabyte of rules or Rego takes some 3 s and 150 MB to
+// compile, and 35 MB to keep. A fork's policy must fit into one payload anyway.
+const (
+	maxRules    = 1 << 20  // the YAML
+	maxRego     = 1 << 20  // all Rego together, that of an archive too
+	maxArchive  = 8 << 20  // an archive as it is
+	maxUnpacked = 32 << 20 // all its files together
+)
+
+// kind is what a file is, by the ending of its name.
+type kind string
+
+const (
+	kindRules   kind = "yaml"
+	kindRego    kind = "rego"
+	kindArchive kind = "tar.gz"
+)
+
+// kindOf gives no kind for a file that is no policy.
+func kindOf(name string) kind {
+	switch {
+	case strings.HasSuffix(name, ".yaml"), strings.HasSuffix(name, ".yml"):
+		return kindRules
+	case strings.HasSuffix(name, ".rego"):
+		return kindRego
+	case strings.HasSuffix(name, ".tar.gz"):
+		return kindArchive
+	}
+	return ""
+}
+
+// isTest reports whether a file tests a policy rather than being part of one.
+func isTest(name string) bool {
+	return strings.HasSuffix(name, ".policytest.yaml") || strings.HasSuffix(name, ".policytest.yml") ||
+		strings.HasSuffix(name, "_test.rego")
+}
+
+// ReadFiles reads a policy's files from disk, for Compile. A directory stands for the policy
+// files directly in it; tests of policies (*.policytest.yaml, *_test.rego) and names that begin
+// with a dot are left out. The error is the first file that cannot be read.
+func ReadFiles(paths ...string) ([]Source, error) {
+	var files []Source
+	for _, path := range paths {
+		found := []string{path}
+		info, err := os.Stat(path)
+		if err == nil && info.IsDir() {
+			found, err = policiesIn(path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("policy %s: %w", path, cause(err))
+		}
+		for _, file := range found {
+			if kindOf(file) == "" {
+				return nil, fmt.Errorf("policy %s: %s", file, notAPolicy)
+			}
+			data, err := readPolicy(file)
+			if err != nil {
+				return nil, fmt.Errorf("policy %s: %w", file, err)
+			}
+			files = append(files, Source{Name: filepath.Base(file), Data: data})
+		}
+	}
+	if len(files) == 0 {
+		return nil, errors.New("policy: no files are named")
+	}
+	return files, nil
+}
+
+const notAPolicy = "the name must end in .yaml or .yml for rules, .rego for Rego, or .tar.gz for an OPA bundle"
+
+func policiesIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, e := range entries {
+		name := e.Name()
+		if !e.IsDir() && kindOf(name) != "" && !isTest(name) && !strings.HasPrefix(name, ".") {
+			found = append(found, filepath.Join(dir, name))
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("the directory has no policy: no file that ends in .yaml, .yml, .rego or .tar.gz")
+	}
+	return found, nil
+}
+
+// digest names a policy by what its files are and hold. Their names beyond that, and their
+// order, change nothing about it.
+func digest(files []Source) string {
+	sorted := slices.SortedFunc(slices.Values(files), func(a, b Source) int {
+		return cmp.Or(cmp.Compare(kindOf(a.Name), kindOf(b.Name)), slices.Compare(a.Data, b.Data))
+	})
+	h := sha256.New()
+	var length [8]byte
+	for _, f := range sorted {
+		for _, field := range [][]byte{[]byte(kindOf(f.Name)), f.Data} {
+			binary.BigEndian.PutUint64(length[:], uint64(len(field)))
+			h.Write(length[:])
+			h.Write(field)
+		}
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
