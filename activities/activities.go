@@ -47,6 +47,7 @@ const (
 type Activities struct {
 	opts             Options
 	policy           policy.Engine
+	overrides        overrides
 	resources        *resources.Set
 	tools, steps     map[string]Handler
 	descriptions     map[string]string
@@ -163,6 +164,7 @@ func (a *Activities) Register(r Registry) {
 		protocol.ActivityLoadPrefix:     a.tineLoadPrefix,
 		protocol.ActivityCreateResource: a.tineCreateResource,
 		protocol.ActivityCheckpoint:     a.tineCheckpoint,
+		protocol.ActivityLimit:          a.tineLimit,
 	} {
 		r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}

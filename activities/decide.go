@@ -19,23 +19,57 @@ const decideTimeout = 2 * time.Second
 
 // tineBegin tells an execution what this worker offers.
 func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
-	return protocol.Begin{
+	begin := protocol.Begin{
 		SearchAttributes: a.hasSearchAttributes(ctx),
 		HeartbeatTimeout: a.opts.HeartbeatTimeout,
 		HostTimeout:      a.opts.HostTimeout,
-	}, nil
+	}
+	if described, ok := a.policy.(policy.Describer); ok {
+		begin.PolicyDigest, begin.Unrestricted = described.Describe(activity.GetInfo(ctx).WorkflowType.Name)
+	}
+	return begin, nil
 }
 
 // tineDecide records the decision on a step. Whatever goes wrong is a denial, so that nothing
 // runs because something broke.
 func (a *Activities) tineDecide(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
-	decision := a.ask(ctx, in)
-	allowed := decision.Decision == protocol.Allow
-	record := protocol.StepRecord{Step: in.Step, Decision: &decision, Executing: in.Inline && allowed}
-	if in.Inline || !allowed {
+	decision := a.decide(ctx, in)
+	record := protocol.StepRecord{Step: in.Step, Decision: &decision}
+	switch {
+	case limited(decision):
+		record.Undecided = true
+	case decision.Decision == protocol.Allow:
+		record.Executing = in.Inline
+	case decision.Decision == protocol.RequireApproval:
+		record.Approval = decision.Window(time.Now().UTC())
+	}
+	if in.Inline || decision.Decision != protocol.Allow {
 		record.Step.Args = in.Args
 	}
 	return record, nil
+}
+
+// limited reports whether limits have yet to be applied to a decision. That is the workflow's
+// part: it knows what came before.
+func limited(d protocol.Decision) bool {
+	return !d.RateLimit.Unlimited() || d.Budget != nil && d.Decision != protocol.Deny
+}
+
+// decide is the decision on a step before limits.
+func (a *Activities) decide(ctx context.Context, in protocol.DecideRequest) protocol.Decision {
+	switch {
+	case in.Decided != nil:
+		return *in.Decided
+	case in.Indeterminate:
+		return protocol.Decision{
+			Decision: protocol.Deny, RuleID: protocol.RuleIndeterminateRetry, Reason: protocol.ReasonIndeterminateRetry,
+		}
+	}
+	decision := a.ask(ctx, in)
+	if in.Guarded && !limited(decision) {
+		decision = decision.Guarded()
+	}
+	return decision
 }
 
 func (a *Activities) ask(ctx context.Context, in protocol.DecideRequest) (decision protocol.Decision) {
@@ -44,13 +78,21 @@ func (a *Activities) ask(ctx context.Context, in protocol.DecideRequest) (decisi
 			decision = broken(fmt.Errorf("policy panicked: %v", p))
 		}
 	}()
+	engine := a.policy
+	if in.Policy != nil {
+		own, err := a.overrides.get(*in.Policy)
+		if err != nil {
+			return broken(err)
+		}
+		engine = own
+	}
 	ctx, cancel := context.WithTimeout(ctx, decideTimeout)
 	defer cancel()
 	idempotency := in.Step.Idempotency
 	if idempotency == "" {
 		idempotency = protocol.SafeToRetry
 	}
-	decision, err := a.policy.Decide(ctx, policy.Input{
+	decision, err := engine.Decide(ctx, policy.Input{
 		ExecutionID: activity.GetInfo(ctx).WorkflowExecution.ID,
 		AgentID:     in.AgentID,
 		StepID:      in.Step.ID,
@@ -59,16 +101,29 @@ func (a *Activities) ask(ctx context.Context, in protocol.DecideRequest) (decisi
 		Arguments:   in.Args,
 		Idempotency: idempotency,
 		Resources:   in.Step.Resources,
+		Session:     in.Session,
+		ForkedFrom:  in.ForkedFrom,
+		Time:        time.Now().UTC(),
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return broken(err)
-	case decision.Decision == protocol.Deny && decision.Reason == "":
-		decision.Reason = protocol.ReasonPolicyDenied
-	case decision.Decision != protocol.Allow && decision.Decision != protocol.Deny:
-		return broken(fmt.Errorf("the policy decided %q; it may decide allow or deny", decision.Decision))
 	}
-	return decision
+	return checked(decision)
+}
+
+// checked completes a decision, or denies if it is none.
+func checked(d protocol.Decision) protocol.Decision {
+	switch d.Decision {
+	case protocol.Allow, protocol.RequireApproval:
+		return d
+	case protocol.Deny:
+		if d.Reason == "" {
+			d.Reason = protocol.ReasonPolicyDenied
+		}
+		return d
+	default:
+		return broken(fmt.Errorf("the policy decided %q; it may decide allow, deny or require_approval", d.Decision))
+	}
 }
 
 func broken(err error) protocol.Decision {
@@ -80,7 +135,7 @@ func broken(err error) protocol.Decision {
 func (a *Activities) tineStep(ctx context.Context, in protocol.DecideRequest) (protocol.StepRecord, error) {
 	record, err := a.tineDecide(ctx, in)
 	record.Step.Args = in.Args
-	if err != nil || record.Decision.Decision != protocol.Allow {
+	if err != nil || record.Undecided || record.Decision.Decision != protocol.Allow {
 		return record, err
 	}
 	result, err := a.runLocal(ctx, in)

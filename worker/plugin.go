@@ -211,6 +211,7 @@ func Register(r Registry, opts Options, serve ...Item) error {
 }
 
 func registerAgents(r WorkflowRegistry, agents []workflows.Agent) {
+	r.RegisterWorkflowWithOptions(workflows.Limiter, workflow.RegisterOptions{Name: protocol.WorkflowLimiter})
 	for _, agent := range agents {
 		r.RegisterWorkflowWithOptions(agent.Run, workflow.RegisterOptions{Name: agent.Name()})
 	}

@@ -29,8 +29,12 @@ type Options struct {
 	// TaskQueue is the queue to serve. Empty means "tine". NewPlugin ignores it: there
 	// the worker has one.
 	TaskQueue string
-	// Policy decides every step. Nil allows all.
+	// Policy decides every step. Nil allows all. A policy.Store follows files.
 	Policy policy.Engine
+	// PolicyPath is a file or a directory of policies that Run opens with policy.Open if
+	// Policy is nil. With RequirePolicy agents that have none there may do nothing.
+	PolicyPath    string
+	RequirePolicy bool
 	// HeartbeatTimeout is how long a worker may be silent before a step of it counts as
 	// lost. Zero means 30 seconds.
 	HeartbeatTimeout time.Duration
@@ -79,6 +83,14 @@ func Run(ctx context.Context, opts Options, serve ...Item) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	logger := opts.slog()
+	if opts.Policy == nil && (opts.PolicyPath != "" || opts.RequirePolicy) {
+		store, err := openPolicies(ctx, opts)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		opts.Policy = store
+	}
 	settings, err := connect.Options(connect.Flags{Namespace: opts.Namespace})
 	if err != nil {
 		return err
@@ -106,4 +118,16 @@ func Run(ctx context.Context, opts Options, serve ...Item) error {
 	logger.Info("worker drains")
 	w.Stop()
 	return nil
+}
+
+// openPolicies opens what PolicyPath names.
+func openPolicies(ctx context.Context, opts Options) (*policy.Store, error) {
+	if opts.PolicyPath == "" {
+		return nil, errors.New("worker: a policy is required, and none is named")
+	}
+	store, err := policy.Open(ctx, opts.PolicyPath, policy.StoreOptions{Require: opts.RequirePolicy, Logger: opts.slog()})
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	return store, nil
 }

@@ -35,6 +35,13 @@ const (
 	// prefixTimeout is how long reading one page of a fork's prefix may take.
 	prefixTimeout = 5 * time.Minute
 
+	// limiterPatience is how long a step waits for the limiter of a shared rate limit, and
+	// limitTimeout and limitAttempts bound the single question. A limiter that can't be
+	// reached must not hold an agent up for long.
+	limiterPatience = 30 * time.Second
+	limitTimeout    = 10 * time.Second
+	limitAttempts   = 5
+
 	// prefixAttempts bounds the attempts to read a page of a fork's prefix.
 	prefixAttempts = 10
 )

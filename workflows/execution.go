@@ -20,8 +20,21 @@ type execution struct {
 	taskQueue string
 	start     protocol.Start
 	begin     protocol.Begin
-	// seen counts the calls so far by what they ask for.
-	seen      map[string]int
+	// seen counts the calls so far by what they ask for, and refused has the places among
+	// them that a rate limit has given back.
+	seen    map[string]int
+	refused map[string][]int
+	// indeterminate has what at_most_once steps asked for whose end nobody saw.
+	indeterminate map[string]bool
+	// buckets are the execution's own rate limits, by rule; taken counts the tokens asked of
+	// shared ones.
+	buckets map[string]*bucket
+	taken   int
+	// tokens is what model calls have used.
+	tokens    int64
+	approvals approvals
+	// status is what the status attribute says.
+	status    string
 	seed      *seed
 	gate      *gate
 	resources *resourceSet
@@ -48,20 +61,24 @@ func executionFrom(ctx workflow.Context) *execution {
 // newExecution reads what the worker offers and, in a fork, the recorded prefix.
 func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*execution, error) {
 	x := &execution{
-		agent:     agent,
-		taskQueue: workflow.GetInfo(ctx).TaskQueueName,
-		seen:      map[string]int{},
-		gate:      newGate(ctx),
-		resources: newResourceSet(),
-		cancelled: func() bool { return ctx.Err() != nil },
+		agent:         agent,
+		taskQueue:     workflow.GetInfo(ctx).TaskQueueName,
+		seen:          map[string]int{},
+		refused:       map[string][]int{},
+		indeterminate: map[string]bool{},
+		buckets:       map[string]*bucket{},
+		approvals:     approvals{byStep: map[string]*approval{}},
+		gate:          newGate(ctx),
+		resources:     newResourceSet(),
+		cancelled:     func() bool { return ctx.Err() != nil },
 	}
 	if start != nil {
 		x.start = *start
 	}
-	err := workflow.ExecuteLocalActivity(
-		workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout}),
-		protocol.ActivityBegin,
-	).Get(ctx, &x.begin)
+	if err := x.serveApprovals(ctx); err != nil {
+		return nil, err
+	}
+	err := workflow.ExecuteLocalActivity(localOptions(ctx, localTimeout), protocol.ActivityBegin).Get(ctx, &x.begin)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +87,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		return nil, err
 	}
 	x.resources.adopt(x.seed)
+	x.tokens = x.seed.tokens
 	return x, nil
 }
 
@@ -82,8 +100,9 @@ var (
 )
 
 func (x *execution) publishStart(ctx workflow.Context) {
+	x.status = protocol.StatusRunning
 	updates := []temporal.SearchAttributeUpdate{
-		statusAttribute.ValueSet(protocol.StatusRunning),
+		statusAttribute.ValueSet(x.status),
 		agentAttribute.ValueSet(x.agent),
 	}
 	if x.start.Session != "" {
@@ -97,6 +116,10 @@ func (x *execution) publishStart(ctx workflow.Context) {
 }
 
 func (x *execution) publishEnd(ctx workflow.Context, err error) {
+	if len(x.approvals.pending) > 0 { // of steps that the handler did not wait for
+		x.approvals.pending = nil
+		x.publishApprovals(ctx)
+	}
 	status := protocol.StatusCompleted
 	switch {
 	case temporal.IsCanceledError(err):
@@ -142,6 +165,7 @@ func (x *execution) describe(ctx workflow.Context) {
 		doing = "`" + strings.Join(x.running, "`, `") + "`"
 	}
 	b.WriteString("**Doing:** " + doing + "\n")
+	x.approvals.describe(&b)
 	x.resources.describe(&b)
 	workflow.SetCurrentDetails(ctx, b.String())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -27,9 +28,13 @@ type call struct {
 
 // pending is a call with its identity.
 type pending struct {
-	x    *execution
-	call call
-	step protocol.Step
+	x        *execution
+	call     call
+	step     protocol.Step
+	same     string // what identical calls have in common
+	argsHash string
+	// leave ends the step's turn.
+	leave func()
 }
 
 // identify fixes the call's identity. From here on the call counts among identical ones.
@@ -53,9 +58,8 @@ func (x *execution) identify(c call) (*pending, error) {
 		return nil, &StepError{Kind: c.kind, Target: c.target, Reason: ReasonInvalidArguments, Message: err.Error()}
 	}
 	same := strings.Join([]string{c.kind, c.target, hash}, "\x00")
-	occurrence := x.seen[same]
-	x.seen[same]++
-	return &pending{x: x, call: c, step: protocol.Step{
+	occurrence := x.occurrence(same)
+	return &pending{x: x, call: c, same: same, argsHash: hash, step: protocol.Step{
 		ID:          protocol.StepID(c.kind, c.target, hash, occurrence),
 		Kind:        c.kind,
 		Target:      c.target,
@@ -65,6 +69,17 @@ func (x *execution) identify(c call) (*pending, error) {
 	}}, nil
 }
 
+// occurrence is the place of a call among identical ones: one that a rate limit has refused is
+// free again.
+func (x *execution) occurrence(same string) int {
+	if refused := x.refused[same]; len(refused) > 0 {
+		x.refused[same] = refused[1:]
+		return refused[0]
+	}
+	x.seen[same]++
+	return x.seen[same] - 1
+}
+
 // perform takes a step from its identity to its outcome: replay, wait for a turn,
 // decide, execute, capture. The error is a *StepError, a *PolicyError or, for a
 // cancelled step, Temporal's CanceledError.
@@ -72,36 +87,52 @@ func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
 	if recorded := p.x.seed.take(p.step, p.call); recorded != nil {
 		return p.settle(recorded.Decision, recorded.outcome)
 	}
-	leave, err := p.enter(ctx)
-	if err != nil {
+	if err := p.enter(ctx); err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer func() { p.leave() }()
 
 	result, err := p.live(ctx)
 	p.x.noteDivergence(ctx)
 	return result, err
 }
 
-// enter waits until the step may run. Model calls and steps that wait in the workflow
-// run no code that could touch a resource, so they need no turn.
-func (p *pending) enter(ctx workflow.Context) (leave func(), err error) {
+// enter waits until it is the step's turn. Model calls and steps that wait in the workflow
+// run no code that could touch a resource, so they need none.
+func (p *pending) enter(ctx workflow.Context) error {
+	p.leave = func() {}
 	if p.call.kind == protocol.KindLLM || p.call.wait != nil {
-		return func() {}, ctx.Err()
+		return ctx.Err()
 	}
-	return p.x.gate.enter(ctx)
+	leave, err := p.x.gate.enter(ctx)
+	if err == nil {
+		p.leave = leave
+	}
+	return err
+}
+
+// outside runs wait without the step's turn, so that others go on meanwhile. It returns the
+// error of wait, or that of coming back.
+func (p *pending) outside(ctx workflow.Context, wait func() error) error {
+	p.leave()
+	p.leave = func() {}
+	if err := wait(); err != nil {
+		return err
+	}
+	return p.enter(ctx)
 }
 
 func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
 	if p.local() {
 		return p.runLocal(ctx)
 	}
-	verdict, err := p.record(ctx, protocol.ActivityDecide)
+	verdict, err := p.record(ctx, protocol.ActivityDecide, nil)
 	if err != nil {
 		return nil, err
 	}
-	if verdict.Decision.Decision != protocol.Allow {
-		return p.settle(verdict.Decision, protocol.Outcome{})
+	decision, err := p.clear(ctx, verdict)
+	if err != nil {
+		return nil, err
 	}
 	p.x.resources.touch(p.step)
 	defer p.x.started(ctx, p.call.target)()
@@ -113,7 +144,7 @@ func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.settle(verdict.Decision, outcome)
+	return p.settle(decision, outcome)
 }
 
 // local reports whether a local activity does: the step may run again after a crash,
@@ -124,21 +155,28 @@ func (p *pending) local() bool {
 }
 
 // runLocal decides and runs the step in one local activity, so that it costs one
-// marker in history.
+// marker in history. Where the decision takes longer, a second one runs it.
 func (p *pending) runLocal(ctx workflow.Context) (json.RawMessage, error) {
-	verdict, err := p.record(ctx, protocol.ActivityStep)
+	verdict, err := p.record(ctx, protocol.ActivityStep, nil)
 	if err != nil {
 		return nil, err
 	}
 	if verdict.Outcome == nil {
-		return p.settle(verdict.Decision, protocol.Outcome{})
+		decision, err := p.clear(ctx, verdict)
+		if err != nil {
+			return nil, err
+		}
+		if verdict, err = p.record(ctx, protocol.ActivityStep, decision); err != nil {
+			return nil, err
+		}
 	}
 	p.x.resources.touch(p.step)
 	return p.settle(verdict.Decision, *verdict.Outcome)
 }
 
 // record asks a local activity for the step's decision and, for a local step, its outcome.
-func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepVerdict, error) {
+// With decided the step is to run.
+func (p *pending) record(ctx workflow.Context, activity string, decided *protocol.Decision) (protocol.StepVerdict, error) {
 	timeout := localTimeout
 	request := protocol.DecideRequest{
 		Step:    p.step,
@@ -146,6 +184,15 @@ func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepVe
 		Args:    p.call.args,
 		Inline:  p.call.wait != nil,
 		Result:  p.call.value,
+		Policy:  p.x.start.Policy,
+		Session: p.x.start.Session,
+		Decided: decided,
+		Guarded: p.guarded(),
+		// Whether the effect happened is not known, so the same call could have it twice.
+		Indeterminate: p.step.Idempotency == protocol.AtMostOnce && p.x.indeterminate[p.same],
+	}
+	if fork := p.x.start.Fork; fork != nil {
+		request.ForkedFrom = fork.ExecutionID
 	}
 	if activity == protocol.ActivityStep {
 		request.Timeout = stepTimeout
@@ -155,9 +202,19 @@ func (p *pending) record(ctx workflow.Context, activity string) (protocol.StepVe
 		timeout += request.Timeout
 	}
 	var verdict protocol.StepVerdict
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: timeout})
-	err := workflow.ExecuteLocalActivity(local, activity, request).Get(ctx, &verdict)
+	err := workflow.ExecuteLocalActivity(localOptions(ctx, timeout), activity, request).Get(ctx, &verdict)
 	return verdict, err
+}
+
+// note records what workflow code has found out of the step, also if it is cancelled.
+func (p *pending) note(ctx workflow.Context, record protocol.StepRecord) error {
+	record.Step.ID, record.Step.Kind, record.Step.Target = p.step.ID, p.step.Kind, p.step.Target
+	ctx = disconnected(ctx)
+	return workflow.ExecuteLocalActivity(localOptions(ctx, localTimeout), protocol.ActivitySettle, record).Get(ctx, nil)
+}
+
+func localOptions(ctx workflow.Context, timeout time.Duration) workflow.Context {
+	return workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: timeout})
 }
 
 // waitFor lets the step wait in the workflow and records how that ended.
@@ -168,19 +225,10 @@ func (p *pending) waitFor(ctx workflow.Context) (json.RawMessage, error) {
 		described := failure.StepError(waitErr, p.step.Idempotency)
 		outcome = protocol.Outcome{Error: &described}
 	}
-	if err := p.recordOutcome(ctx, outcome); err != nil {
+	if err := p.note(ctx, protocol.StepRecord{Outcome: &outcome}); err != nil {
 		return nil, err
 	}
 	return result, waitErr
-}
-
-// recordOutcome records how a step ended that no activity reports. It does so also for a
-// step that was cancelled.
-func (p *pending) recordOutcome(ctx workflow.Context, outcome protocol.Outcome) error {
-	ctx = disconnected(ctx)
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout})
-	record := protocol.StepRecord{Step: protocol.Step{ID: p.step.ID, Kind: p.step.Kind, Target: p.step.Target}, Outcome: &outcome}
-	return workflow.ExecuteLocalActivity(local, protocol.ActivitySettle, record).Get(ctx, nil)
 }
 
 // execute runs the step's activity. The error is a cancellation; how the body
@@ -200,12 +248,11 @@ func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 	switch {
 	case errors.Is(err, errAbandoned):
 		// Its body may yet end in any way; the handler has been told that it was cancelled.
-		outcome := protocol.Outcome{Error: &protocol.StepError{Message: err.Error(), Reason: protocol.ReasonCancelled}}
-		if err := p.recordOutcome(ctx, outcome); err != nil {
-			return protocol.Outcome{}, err
-		}
-		return protocol.Outcome{}, workflow.ErrCanceled
+		return protocol.Outcome{}, p.cancelled(ctx, err.Error())
 	case err == nil:
+		if p.step.Kind == protocol.KindLLM {
+			p.x.tokens += protocol.Tokens(result)
+		}
 		return protocol.Outcome{Result: result}, nil
 	case failure.IsCancelled(err):
 		return protocol.Outcome{}, err
@@ -213,6 +260,15 @@ func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 		described := failure.StepError(err, p.step.Idempotency)
 		return protocol.Outcome{Error: &described}, nil
 	}
+}
+
+// cancelled records that the step was cancelled before it ended, and returns what says so.
+func (p *pending) cancelled(ctx workflow.Context, message string) error {
+	outcome := protocol.Outcome{Error: &protocol.StepError{Message: message, Reason: protocol.ReasonCancelled}}
+	if err := p.note(ctx, protocol.StepRecord{Outcome: &outcome}); err != nil {
+		return err
+	}
+	return workflow.ErrCanceled
 }
 
 func (p *pending) activityOptions() workflow.ActivityOptions {
@@ -281,6 +337,9 @@ func (p *pending) settle(decision *protocol.Decision, outcome protocol.Outcome) 
 		return nil, policyError(p.step, *decision)
 	}
 	if outcome.Error != nil {
+		if outcome.Error.Reason == protocol.ReasonIndeterminate {
+			p.x.indeterminate[p.same] = true
+		}
 		return nil, stepError(p.step, *outcome.Error)
 	}
 	return outcome.Result, nil

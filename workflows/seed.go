@@ -15,6 +15,7 @@ type seed struct {
 	used      map[string]bool
 	left      int
 	resources map[string]*seededResource
+	tokens    int64 // that the copied model calls have used
 	// live is the first step that was not in the seed while some were left.
 	live *protocol.DivergentStep
 	// noted says that the divergence is recorded.
@@ -105,6 +106,9 @@ func (s *seed) add(page protocol.PrefixPage) {
 // settle notes how a step ended. It counts towards every_steps if it ran: a denied one did not.
 func (s *seed) settle(step *recordedStep, outcome protocol.Outcome) {
 	step.outcome = outcome
+	if step.Kind == protocol.KindLLM {
+		s.tokens += protocol.Tokens(outcome.Result)
+	}
 	if step.Decision != nil && step.Decision.Decision == protocol.Deny || step.Kind == protocol.KindLLM {
 		return
 	}

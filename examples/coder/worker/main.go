@@ -25,7 +25,10 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
-	queue := flags.String("task-queue", worker.DefaultTaskQueue, "task queue to serve")
+	var opts worker.Options
+	flags.StringVar(&opts.TaskQueue, "task-queue", worker.DefaultTaskQueue, "task queue to serve")
+	flags.StringVar(&opts.PolicyPath, "policy", "", "file or directory of policies, which are followed as they change; without it all is allowed")
+	flags.BoolVar(&opts.RequirePolicy, "require-policy", false, "refuse all steps of agents that have no policy")
 	data := flags.String("data", root, "directory for workspaces and checkpoints")
 	if err := flags.Parse(args); err != nil {
 		if err == flag.ErrHelp {
@@ -42,5 +45,5 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, described)
-	return worker.Run(ctx, worker.Options{TaskQueue: *queue}, agent.Items(driver, model)...)
+	return worker.Run(ctx, opts, agent.Items(driver, model)...)
 }

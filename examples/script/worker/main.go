@@ -33,6 +33,8 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&opts.HeartbeatTimeout, "heartbeat-timeout", activities.DefaultHeartbeatTimeout, "how long a worker may be silent before its steps count as lost")
 	flags.StringVar(&store.Root, "data", root, "directory for workspaces and checkpoints")
 	flags.BoolVar(&store.Shared, "shared", false, "all workers of the task queue share the data directory, so any of them may run any step")
+	flags.StringVar(&opts.PolicyPath, "policy", "", "file or directory of policies, which are followed as they change; without it all is allowed")
+	flags.BoolVar(&opts.RequirePolicy, "require-policy", false, "refuse all steps of agents that have no policy")
 	if err := flags.Parse(args); err != nil {
 		if err == flag.ErrHelp {
 			return nil
