@@ -47,6 +47,8 @@ func (p *Projector) taskOf(s stamp, a *historypb.ActivityTaskScheduledEventAttri
 		return p.createScheduled(s, a.GetInput())
 	case protocol.ActivityCheckpoint:
 		return p.checkpointScheduled(a.GetInput())
+	case protocol.ActivityLimit: // a step's record says what the limit did
+		return nil, nil
 	default: // a tool's or a model's; the id says which step it runs
 		return p.stepScheduled(s, a)
 	}
@@ -78,7 +80,7 @@ func (p *Projector) activityFailed(s stamp, scheduledID int64, cause error) erro
 
 func (p *Projector) stepScheduled(s stamp, a *historypb.ActivityTaskScheduledEventAttributes) (task, error) {
 	step := p.steps[a.GetActivityId()]
-	if step == nil || step.Decision != protocol.Allow || step.Status != StepStatusProposed {
+	if step == nil || !step.startable() {
 		return nil, nil
 	}
 	if err := step.setArgs(p.dec.value(first(a.GetInput()))); err != nil {

@@ -74,8 +74,8 @@ func (p *Projector) copiedProposal(s stamp, rec *protocol.PrefixRecord) error {
 	return err
 }
 
-// copiedStep replays an event of a step, whose decision came with the record that proposed
-// it.
+// copiedStep replays an event of a step, whose final decision came with the record that
+// proposed it. A copied step waits for nobody: it has been decided in the source.
 func (p *Projector) copiedStep(s stamp, rec *protocol.PrefixRecord) error {
 	step, seed := p.steps[rec.StepID], p.seeds[rec.StepID]
 	if seed == nil {
@@ -85,13 +85,18 @@ func (p *Projector) copiedStep(s stamp, rec *protocol.PrefixRecord) error {
 	if seed.Decision != nil {
 		decision = *seed.Decision
 	}
+	if rec.Decision != nil {
+		decision = *rec.Decision
+	}
 	var outcome protocol.Outcome
 	if rec.Outcome != nil {
 		outcome = *rec.Outcome
 	}
 	switch rec.Type {
-	case StepAllowed, StepAwaitingApproval:
-		return p.decided(s, step, rec.Type, decision)
+	case StepAllowed:
+		return p.allow(s, step, decision)
+	case StepAwaitingApproval:
+		return p.awaiting(s, step, decision)
 	case StepDenied:
 		return p.denied(s, step, decision, outcome)
 	case StepExecuting:

@@ -55,6 +55,17 @@ func fuzzSeeds(t testingT) []*history {
 	everything.fail(everything.scheduleCheckpoint("ws", protocol.CauseCompletion, ""), errors.New("no room"))
 	everything.decide(everything.tool(), deny)
 	everything.decide(everything.tool(), approval)
+	asked := everything.tool()
+	everything.decide(asked, approval)
+	everything.grant(asked)
+	asked = everything.once("ledger")
+	everything.decide(asked, approval)
+	everything.expire(asked, protocol.RationaleTimeout)
+	limited := everything.tool()
+	everything.propose(limited, allow)
+	everything.limit(limited, &window.ExpiresAt)
+	everything.settle(record(limited, allow))
+	everything.run(everything.once("ledger"))
 	everything.runLocal(everything.call(protocol.KindLocal, "now", 1), protocol.Outcome{})
 	everything.cancel(everything.begin(everything.llm()))
 	everything.marker(protocol.ActivityNote, protocol.Divergence{Unused: 1}, nil)
@@ -68,12 +79,13 @@ func fuzzSeeds(t testingT) []*history {
 
 // use does with a log what its readers do.
 func use(t *testing.T, log *eventlog.Log) {
-	for _, v := range []any{log.Events, log.Steps, log.Resources, log.ForkPoints(), log.Input, log.Output} {
+	for _, v := range []any{log.Events, log.Steps, log.Resources, log.Approvals, log.PendingApprovals(), log.ForkPoints(), log.Input, log.Output} {
 		_, err := json.Marshal(v)
 		require.NoError(t, err)
 	}
 	for seq := int64(1); seq <= log.LatestSeq(); seq++ {
 		log.Covered(seq)
+		log.EffectsSince(seq)
 		records, err := log.Prefix(seq)
 		require.NoError(t, err)
 		eventlog.Pages(records, 0, 1000)

@@ -30,6 +30,9 @@ type golden struct {
 	ClosedAt      time.Time            `json:"closed_at,omitzero"`
 	HistoryEvents int64                `json:"history_events"`
 	Ignored       int64                `json:"ignored,omitempty"`
+	PolicyDigest  string               `json:"policy_digest,omitempty"`
+	Unrestricted  bool                 `json:"unrestricted,omitempty"`
+	Approvals     []*protocol.Approval `json:"approvals,omitempty"`
 	Resources     []*eventlog.Resource `json:"resources,omitempty"`
 	Events        []eventlog.Event     `json:"events"`
 }
@@ -60,6 +63,9 @@ func TestGolden(t *testing.T) {
 				ClosedAt:      log.ClosedAt,
 				HistoryEvents: log.HistoryEvents,
 				Ignored:       log.Ignored,
+				PolicyDigest:  log.PolicyDigest,
+				Unrestricted:  log.Unrestricted,
+				Approvals:     log.Approvals,
 				Resources:     log.Resources,
 				Events:        log.Events,
 			})

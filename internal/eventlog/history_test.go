@@ -11,6 +11,7 @@ import (
 	failurepb "go.temporal.io/api/failure/v1"
 	historypb "go.temporal.io/api/history/v1"
 	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	updatepb "go.temporal.io/api/update/v1"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -60,6 +61,7 @@ func forkOf(t testingT, source *eventlog.Log, atSeq int64, maxBytes int) *histor
 	h := emptyHistory(t)
 	h.started(source.Input, &protocol.Start{Fork: &protocol.Fork{
 		ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: atSeq, Restoration: plan.Restoration,
+		Effects: protocol.EffectsGuard, Guarded: plan.Effects,
 	}})
 	h.workflowTask()
 	for offset, more := 0, true; more; {
@@ -224,6 +226,43 @@ func failureOf(err error) *failurepb.Failure {
 	return temporal.GetDefaultFailureConverter().ErrorToFailure(err)
 }
 
+// accept adds an accepted update. Without a request, an earlier event has it.
+func (h *history) accept(updateID string, request *updatepb.Request) int64 {
+	return h.add(enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED, func(ev *historypb.HistoryEvent) {
+		ev.Attributes = &historypb.HistoryEvent_WorkflowExecutionUpdateAcceptedEventAttributes{
+			WorkflowExecutionUpdateAcceptedEventAttributes: &historypb.WorkflowExecutionUpdateAcceptedEventAttributes{
+				ProtocolInstanceId: updateID, AcceptedRequest: request,
+			},
+		}
+	})
+}
+
+func (h *history) request(updateID, name string, args ...any) *updatepb.Request {
+	return &updatepb.Request{
+		Meta:  &updatepb.Meta{UpdateId: updateID, Identity: "ada@desk"},
+		Input: &updatepb.Input{Name: name, Args: h.payloads(args...)},
+	}
+}
+
+// endUpdate adds the end of an update.
+func (h *history) endUpdate(accepted int64, o *updatepb.Outcome) {
+	h.add(enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED, func(ev *historypb.HistoryEvent) {
+		ev.Attributes = &historypb.HistoryEvent_WorkflowExecutionUpdateCompletedEventAttributes{
+			WorkflowExecutionUpdateCompletedEventAttributes: &historypb.WorkflowExecutionUpdateCompletedEventAttributes{
+				AcceptedEventId: accepted, Outcome: o,
+			},
+		}
+	})
+}
+
+func (h *history) success(result any) *updatepb.Outcome {
+	return &updatepb.Outcome{Value: &updatepb.Outcome_Success{Success: h.payloads(result)}}
+}
+
+func refusal(err error) *updatepb.Outcome {
+	return &updatepb.Outcome{Value: &updatepb.Outcome_Failure{Failure: failureOf(err)}}
+}
+
 func (h *history) completed(result any) {
 	h.add(enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED, func(ev *historypb.HistoryEvent) {
 		ev.Attributes = &historypb.HistoryEvent_WorkflowExecutionCompletedEventAttributes{
@@ -255,6 +294,9 @@ var (
 	deny     = protocol.Decision{Decision: protocol.Deny, RuleID: "r2", Reason: "no", PolicyDigest: "d1"}
 	approval = protocol.Decision{Decision: protocol.RequireApproval, RuleID: "r3", Reason: "ask", PolicyDigest: "d1"}
 )
+
+// window is that of all approvals here.
+var window = protocol.ApprovalWindow{RequestedAt: epoch, ExpiresAt: epoch.Add(protocol.DefaultApprovalTimeout)}
 
 // call is a step with the arguments that its activity gets.
 type call struct {
@@ -292,11 +334,62 @@ func (c call) kept() protocol.Step {
 
 // decide records a decision; no activity follows one that is not allowed.
 func (h *history) decide(c call, d protocol.Decision) {
-	step := c.Step
+	h.marker(protocol.ActivityDecide, record(c, d), nil)
+}
+
+// record is the record of a final decision.
+func record(c call, d protocol.Decision) protocol.StepRecord {
+	rec := protocol.StepRecord{Step: c.Step, Decision: &d}
 	if d.Decision != protocol.Allow {
-		step = c.kept()
+		rec.Step = c.kept()
 	}
-	h.marker(protocol.ActivityDecide, protocol.StepRecord{Step: step, Decision: &d}, nil)
+	if d.Decision == protocol.RequireApproval {
+		rec.Approval = &window
+	}
+	return rec
+}
+
+// settle adds a record that follows the one which decided a step.
+func (h *history) settle(rec protocol.StepRecord) {
+	h.marker(protocol.ActivitySettle, rec, nil)
+}
+
+// answer is an update that decides the approval of a step.
+func (h *history) answer(c call, name, status, by, rationale string) {
+	id := fmt.Sprint("update-", len(h.events))
+	h.endUpdate(h.accept(id, h.request(id, name, protocol.ApprovalVerdict{})), h.success(decided(c, status, by, rationale)))
+}
+
+func decided(c call, status, by, rationale string) protocol.ApprovalDecided {
+	return protocol.ApprovalDecided{
+		ApprovalID: protocol.ApprovalID("exec", c.ID), StepID: c.ID,
+		Status: status, DecidedBy: by, Rationale: rationale, DecidedAt: window.RequestedAt.Add(time.Minute),
+	}
+}
+
+func (h *history) grant(c call) {
+	h.answer(c, protocol.UpdateGrant, protocol.ApprovalGranted, "ada", "")
+}
+
+func (h *history) refuse(c call) {
+	h.answer(c, protocol.UpdateDeny, protocol.ApprovalDenied, "ada", "")
+}
+
+// expire ends an approval that nobody decides.
+func (h *history) expire(c call, rationale string) {
+	h.settle(protocol.StepRecord{Step: c.Step, Closed: &protocol.ApprovalClosed{Rationale: rationale}})
+}
+
+// propose records a step to whose decision limits have yet to be applied.
+func (h *history) propose(c call, d protocol.Decision) {
+	h.marker(protocol.ActivityDecide, protocol.StepRecord{Step: c.Step, Decision: &d, Undecided: true}, nil)
+}
+
+// limit holds a step up, or refuses it.
+func (h *history) limit(c call, until *time.Time) {
+	h.settle(protocol.StepRecord{Step: c.kept(), Limited: &protocol.Limited{
+		RuleID: "r4", Reason: protocol.ReasonRateLimited, PolicyDigest: "d1", Until: until,
+	}})
 }
 
 // execute schedules the activity of a step that has been allowed.

@@ -23,8 +23,13 @@ type Log struct {
 	Session       string
 	Parent        string         // the execution this one continues
 	Fork          *protocol.Fork // nil unless the execution is a fork
-	CreatedAt     time.Time
-	ClosedAt      time.Time // zero while the execution is open
+	// Policy is the policy that the execution has brought with it, or nil. PolicyDigest names
+	// the one that the worker had for the agent; Unrestricted says that it had none.
+	Policy       *protocol.PolicyBundle
+	PolicyDigest string
+	Unrestricted bool
+	CreatedAt    time.Time
+	ClosedAt     time.Time // zero while the execution is open
 	// HistoryEvents counts the history events that the log is read from.
 	HistoryEvents int64
 	// Ignored counts the history events that could not be understood: types that are
@@ -32,9 +37,10 @@ type Log struct {
 	Ignored int64
 
 	Events      []Event
-	Steps       []*Step      // in the order they were proposed
-	Resources   []*Resource  // in the order they were registered
-	Checkpoints []Checkpoint // in the order of their resource.checkpointed events
+	Steps       []*Step              // in the order they were proposed
+	Approvals   []*protocol.Approval // in the order they were requested
+	Resources   []*Resource          // in the order they were registered
+	Checkpoints []Checkpoint         // in the order of their resource.checkpointed events
 	Divergence  *protocol.Divergence
 
 	// subjects says what each of Events is about.
@@ -45,6 +51,8 @@ type Log struct {
 type subject struct {
 	step     *Step
 	resource *Resource
+	// decision is that of a step.awaiting_approval event: the step has its final one.
+	decision *protocol.Decision
 	// ref is the checkpoint that a resource.initialized event names.
 	ref string
 }
@@ -61,6 +69,17 @@ func (l *Log) Resource(key string) *Resource {
 	return l.Resources[i]
 }
 
+// PendingApprovals are the approvals that nobody has decided yet.
+func (l *Log) PendingApprovals() []*protocol.Approval {
+	var pending []*protocol.Approval
+	for _, a := range l.Approvals {
+		if a.Status == protocol.ApprovalPending {
+			pending = append(pending, a)
+		}
+	}
+	return pending
+}
+
 // affects says whether a step of this declaration may change the resource. Model
 // calls change nothing, whatever they declare.
 func (s *Step) affects(key string) bool {
@@ -68,3 +87,17 @@ func (s *Step) affects(key string) bool {
 }
 
 func (s *Step) settled() bool { return s.SettledSeq != 0 }
+
+// refused says that a rate limit has turned the step away. It is neither open nor
+// settled; the handler may ask for it again.
+func (s *Step) refused() bool { return s.Status == StepStatusLimited && s.ParkedUntil == nil }
+
+// decision is the latest decision on the step.
+func (s *Step) decision() protocol.Decision {
+	return protocol.Decision{
+		Decision:     s.Decision,
+		RuleID:       s.RuleID,
+		Reason:       s.Reason,
+		PolicyDigest: s.PolicyDigest,
+	}
+}

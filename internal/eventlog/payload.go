@@ -3,6 +3,7 @@ package eventlog
 import (
 	"encoding/json"
 	"errors"
+	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
 	failurepb "go.temporal.io/api/failure/v1"
@@ -45,6 +46,15 @@ type (
 		Reason       string `json:"reason"`
 		PolicyDigest string `json:"policy_digest"`
 	}
+	awaitingPayload struct {
+		decisionPayload
+		// ApprovalID is absent in copied events: the approval is the source's.
+		ApprovalID string `json:"approval_id,omitempty"`
+	}
+	limitedPayload struct {
+		decisionPayload
+		Until *time.Time `json:"until,omitempty"`
+	}
 	executingPayload struct {
 		stepPayload
 		Resources []string `json:"resources,omitempty"`
@@ -53,6 +63,28 @@ type (
 	settledPayload struct {
 		stepPayload
 		Error *protocol.StepError `json:"error,omitempty"`
+	}
+
+	requestedPayload struct {
+		ApprovalID   string    `json:"approval_id"`
+		StepID       string    `json:"step_id"`
+		StepType     string    `json:"step_type"`
+		Target       string    `json:"target"`
+		ArgsHash     string    `json:"args_hash"`
+		PolicyDigest string    `json:"policy_digest"`
+		RuleID       string    `json:"rule_id"`
+		Reason       string    `json:"reason"`
+		Message      string    `json:"message,omitempty"`
+		Approvers    []string  `json:"approvers,omitempty"`
+		ExpiresAt    time.Time `json:"expires_at"`
+	}
+	resolvedPayload struct {
+		ApprovalID string `json:"approval_id"`
+		StepID     string `json:"step_id"`
+		DecidedBy  string `json:"decided_by,omitempty"`
+		Identity   string `json:"identity,omitempty"`
+		Principal  string `json:"principal,omitempty"`
+		Rationale  string `json:"rationale,omitempty"`
 	}
 
 	registeredPayload struct {
@@ -86,6 +118,15 @@ type (
 
 func (s *Step) payload() stepPayload {
 	return stepPayload{StepID: s.StepID, StepType: s.Kind, Target: s.Target}
+}
+
+func (s *Step) decisionPayload() decisionPayload {
+	return decisionPayload{
+		stepPayload:  s.payload(),
+		RuleID:       s.RuleID,
+		Reason:       s.Reason,
+		PolicyDigest: s.PolicyDigest,
+	}
 }
 
 // Decoder reads payloads and failures. Its zero value uses the SDK's defaults;

@@ -27,6 +27,8 @@ type Plan struct {
 	HistoryEvents int64 `json:"history_events"`
 	// Restoration has one entry for each resource registered at the fork point.
 	Restoration map[string]protocol.Restoration `json:"restoration"`
+	// Effects are those of [Log.EffectsSince] the fork point.
+	Effects []protocol.Effect `json:"effects,omitempty"`
 }
 
 // PlanFork plans a fork at an event. The only error is a [*SeqError].
@@ -34,7 +36,12 @@ func (l *Log) PlanFork(atSeq int64) (Plan, error) {
 	if atSeq < 1 || atSeq > l.LatestSeq() {
 		return Plan{}, &SeqError{AtSeq: atSeq, Latest: l.LatestSeq()}
 	}
-	plan := Plan{AtSeq: atSeq, HistoryEvents: l.HistoryEvents, Restoration: map[string]protocol.Restoration{}}
+	plan := Plan{
+		AtSeq:         atSeq,
+		HistoryEvents: l.HistoryEvents,
+		Restoration:   map[string]protocol.Restoration{},
+		Effects:       l.EffectsSince(atSeq),
+	}
 	for _, r := range l.registered(atSeq) {
 		plan.Restoration[r.Key] = l.restoration(r, atSeq)
 	}

@@ -50,11 +50,15 @@ func (l *Log) copiedEvents(atSeq int64) ([]protocol.PrefixRecord, seqMap) {
 func copyEvent(ev *Event, about subject, atSeq int64) (protocol.PrefixRecord, bool) {
 	rec := protocol.PrefixRecord{Type: ev.Type, At: ev.OccurredAt}
 	switch {
+	case ev.Type == StepRateLimited: // the fork does not wait again
+		return rec, false
 	case about.step != nil && about.step.copiedAt(atSeq):
 		rec.StepID = about.step.StepID
 		switch ev.Type {
 		case StepProposed:
 			rec.Step = about.step.prefix()
+		case StepAwaitingApproval:
+			rec.Decision = about.decision
 		case StepSucceeded, StepFailed, StepDenied:
 			rec.Outcome = &protocol.Outcome{Result: about.step.Result, Error: about.step.Error}
 		}
@@ -89,12 +93,8 @@ func (s *Step) prefix() *protocol.PrefixStep {
 		Attempts: s.Attempts,
 	}
 	if s.Decision != "" {
-		p.Decision = &protocol.Decision{
-			Decision:     s.Decision,
-			RuleID:       s.RuleID,
-			Reason:       s.Reason,
-			PolicyDigest: s.PolicyDigest,
-		}
+		decision := s.decision()
+		p.Decision = &decision
 	}
 	return p
 }

@@ -69,14 +69,14 @@ func TestPrefixOfSteps(t *testing.T) {
 	denied := h.tool()
 	h.decide(denied, deny) // 11, 12
 	waits := h.tool()
-	h.decide(waits, approval)    // 13, 14
-	h.cancel(h.begin(h.tool()))  // 15 to 18: cancelled
-	h.begin(h.tool())            // 19 to 21: open
-	h.decide(waits, allow)       // 22
-	h.complete(h.execute(waits)) // 23, 24
-	h.completed(nil)             // 25 cancels the open one; 26
+	h.decide(waits, approval)    // 13 to 16
+	h.cancel(h.begin(h.tool()))  // 17 to 20: cancelled
+	h.begin(h.tool())            // 21 to 23: open
+	h.grant(waits)               // 24 to 26
+	h.complete(h.execute(waits)) // 27, 28
+	h.completed(nil)             // 29 cancels the open one; 30
 	log := h.log()
-	require.Equal(t, int64(26), log.LatestSeq())
+	require.Equal(t, int64(30), log.LatestSeq())
 
 	requirePrefix(t, log, 1)
 	requirePrefix(t, log, 2)
@@ -85,12 +85,12 @@ func TestPrefixOfSteps(t *testing.T) {
 	settled := append(all(ok, eventlog.StepSucceeded), all(bad, eventlog.StepFailed)...)
 	requirePrefix(t, log, 10, settled...)
 	settled = append(settled, steps(denied, eventlog.StepProposed, eventlog.StepDenied)...)
-	for _, seq := range []int64{12, 18, 23} {
+	for _, seq := range []int64{12, 16, 20, 27} {
 		requirePrefix(t, log, seq, settled...)
 	}
 	settled = append(settled, steps(waits, eventlog.StepProposed, eventlog.StepAwaitingApproval, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepSucceeded)...)
-	requirePrefix(t, log, 24, settled...)
-	requirePrefix(t, log, 26, settled...)
+	requirePrefix(t, log, 28, settled...)
+	requirePrefix(t, log, 30, settled...)
 }
 
 func TestPrefixRecords(t *testing.T) {

@@ -38,9 +38,11 @@ type Projector struct {
 	// activities has the ones of Tine that are open, by the id of their scheduled event.
 	activities map[int64]*activity
 	coverage   coverage
-	awaiting   int  // how many steps wait for approval
-	loading    bool // a fork has yet to load pages of its prefix
-	started    bool
+	// pending has the approvals that nobody has decided yet, by step.
+	pending map[string]*protocol.Approval
+	updates updates
+	loading bool // a fork has yet to load pages of its prefix
+	started bool
 }
 
 // NewProjector starts an empty log. The ids are those that events carry.
@@ -53,6 +55,8 @@ func NewProjector(executionID, runID string, dec Decoder) *Projector {
 		seeds:      map[string]*protocol.PrefixStep{},
 		activities: map[int64]*activity{},
 		coverage:   newCoverage(log),
+		pending:    map[string]*protocol.Approval{},
+		updates:    newUpdates(),
 	}
 }
 
@@ -100,6 +104,15 @@ func (p *Projector) add(ev *historypb.HistoryEvent) error {
 		a := ev.GetActivityTaskCanceledEventAttributes()
 		return p.activityFailed(s, a.GetScheduledEventId(), temporal.NewCanceledError())
 
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED:
+		p.updates.admit(ev.GetWorkflowExecutionUpdateAdmittedEventAttributes())
+		return nil
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
+		p.updates.accept(ev)
+		return nil
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED:
+		return p.updateCompleted(s, ev.GetWorkflowExecutionUpdateCompletedEventAttributes())
+
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
 		p.log.Output = p.dec.value(first(ev.GetWorkflowExecutionCompletedEventAttributes().GetResult()))
 		return p.close(s, protocol.StatusCompleted, ExecutionCompleted, "")
@@ -140,10 +153,7 @@ func (p *Projector) add(ev *historypb.HistoryEvent) error {
 		enumspb.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED,
 		enumspb.EVENT_TYPE_EXTERNAL_WORKFLOW_EXECUTION_SIGNALED,
 		enumspb.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES,
-		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED,
-		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED,
 		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_REJECTED,
-		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED,
 		enumspb.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED_EXTERNALLY,
 		enumspb.EVENT_TYPE_ACTIVITY_PROPERTIES_MODIFIED_EXTERNALLY,
 		enumspb.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED,
@@ -206,7 +216,7 @@ func (p *Projector) created(s stamp, a *historypb.WorkflowExecutionStartedEventA
 	log.TaskQueue = a.GetTaskQueue().GetName()
 	log.Input = p.dec.value(first(a.GetInput()))
 	log.CreatedAt = s.at
-	log.Session, log.Parent, log.Fork = start.Session, start.Parent, start.Fork
+	log.Session, log.Parent, log.Fork, log.Policy = start.Session, start.Parent, start.Fork, start.Policy
 
 	created := createdPayload{AgentID: log.AgentID, Session: log.Session, Parent: log.Parent}
 	if _, err := p.emit(s, ExecutionCreated, created, subject{}); err != nil {
@@ -255,22 +265,21 @@ func (p *Projector) start(s stamp) error {
 func (p *Projector) setStatus() {
 	switch {
 	case !p.started || !p.log.ClosedAt.IsZero():
-	case p.awaiting > 0:
+	case len(p.pending) > 0:
 		p.log.Status = protocol.StatusBlocked
 	default:
 		p.log.Status = protocol.StatusRunning
 	}
 }
 
-// close ends the execution. Steps that it leaves open are cancelled first, so
-// that the close is the last event.
+// close ends the execution. Steps that it leaves open are ended first, so that the
+// close is the last event.
 func (p *Projector) close(s stamp, status, typ, reason string) error {
 	for _, step := range p.log.Steps {
-		if step.settled() {
+		if step.settled() || step.refused() {
 			continue
 		}
-		cancelled := protocol.StepError{Message: "the execution ended before the step did", Reason: protocol.ReasonCancelled}
-		if err := p.settle(s, step, StepCancelled, protocol.Outcome{Error: &cancelled}); err != nil {
+		if err := p.abandon(s, step, status); err != nil {
 			return err
 		}
 	}
@@ -281,6 +290,20 @@ func (p *Projector) close(s stamp, status, typ, reason string) error {
 	}
 	_, err := p.emit(s, typ, closedPayload{Reason: reason}, subject{})
 	return err
+}
+
+// abandon ends a step that the end of its execution leaves open. One that waits for
+// approval has not begun, so that nothing of it is cancelled.
+func (p *Projector) abandon(s stamp, step *Step, status string) error {
+	if a := p.pending[step.StepID]; a != nil {
+		rationale := protocol.RationaleExecutionClosed
+		if status == protocol.StatusCancelled {
+			rationale = protocol.RationaleExecutionCancelled
+		}
+		return p.expire(s, a, rationale)
+	}
+	cancelled := protocol.StepError{Message: "the execution ended before the step did", Reason: protocol.ReasonCancelled}
+	return p.settle(s, step, StepCancelled, protocol.Outcome{Error: &cancelled})
 }
 
 // failureReason says in one line why an execution failed.

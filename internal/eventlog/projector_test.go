@@ -244,6 +244,27 @@ func TestOtherEventsYieldNothing(t *testing.T) {
 	require.Equal(t, int64(3), log.Ignored)
 }
 
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	h := newHistory(t)
+	require.False(t, h.log().Unrestricted, "that is not known before the worker has said so")
+	h.marker(protocol.ActivityBegin, protocol.Begin{PolicyDigest: "d1"}, nil)
+	log := h.log()
+	require.Equal(t, "d1", log.PolicyDigest)
+	require.False(t, log.Unrestricted)
+	require.Nil(t, log.Policy)
+
+	h = emptyHistory(t)
+	brought := protocol.PolicyBundle{Digest: "d2", Files: []protocol.PolicyFile{{Name: "p.yaml", Data: []byte("rules: []")}}}
+	h.started(nil, &protocol.Start{Policy: &brought})
+	h.workflowTask()
+	h.marker(protocol.ActivityBegin, protocol.Begin{Unrestricted: true}, nil)
+	log = h.log()
+	require.Equal(t, &brought, log.Policy)
+	require.Empty(t, log.PolicyDigest)
+	require.True(t, log.Unrestricted)
+}
+
 func TestDiverged(t *testing.T) {
 	t.Parallel()
 	h := newHistory(t)
@@ -266,6 +287,7 @@ func TestUndecodableRecords(t *testing.T) {
 		"record without a result": {func(h *history) { h.marker(protocol.ActivityDecide, nil, nil) }, "the payload is missing"},
 		"decision":                {func(h *history) { h.decide(h.tool(), protocol.Decision{Decision: "maybe"}) }, `unknown decision "maybe"`},
 		"note":                    {func(h *history) { h.marker(protocol.ActivityNote, "text", nil) }, "result of tine.Note"},
+		"begin":                   {func(h *history) { h.marker(protocol.ActivityBegin, "text", nil) }, "result of tine.Begin"},
 		"resource":                {func(h *history) { h.schedule(protocol.ActivityCreateResource, "", garbage) }, "(ActivityTaskScheduled) of execution exec: input"},
 		"binding":                 {func(h *history) { h.complete(h.scheduleCreate("a"), garbage) }, "(ActivityTaskCompleted) of execution exec: result"},
 		"checkpoint":              {func(h *history) { h.schedule(protocol.ActivityCheckpoint, "", garbage) }, "input"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,6 +24,8 @@ type world struct {
 	t *rapid.T
 
 	decided   []call         // allowed, not yet begun
+	undecided []call         // limits have yet to be applied
+	refused   []call         // by a limit
 	waiting   []call         // for approval
 	inline    []call         // executing in the workflow
 	running   map[int64]call // executing, by scheduled event
@@ -61,8 +64,14 @@ func (w *world) act() {
 	if len(w.decided) > 0 {
 		actions["begin"] = w.beginOne
 	}
+	if len(w.undecided) > 0 {
+		actions["limit"] = w.limitOne
+	}
+	if len(w.refused) > 0 {
+		actions["again"] = w.again
+	}
 	if len(w.waiting) > 0 {
-		actions["answer"] = w.answer
+		actions["answer"] = w.answerOne
 	}
 	if len(w.inline) > 0 {
 		actions["settle"] = w.settleOne
@@ -124,34 +133,74 @@ func (w *world) anyCall(kinds ...string) call {
 		}
 	}
 	args := map[string]any{"n": rapid.IntRange(0, 2).Draw(w.t, "n"), "<": "é"}
-	return w.call(w.pick("kind", kinds), w.pick("target", []string{"x", "y"}), args, resources...)
+	c := w.call(w.pick("kind", kinds), w.pick("target", []string{"x", "y"}), args, resources...)
+	c.Idempotency = w.pick("idempotency", []string{"", protocol.AtMostOnce})
+	return c
 }
 
 func (w *world) propose() {
 	c := w.anyCall(protocol.KindTool, protocol.KindLLM, protocol.KindLocal)
-	switch w.pick("decision", []string{"allow", "allow", "allow", "inline", "deny", "ask"}) {
+	if rapid.IntRange(0, 3).Draw(w.t, "limited") == 0 {
+		w.history.propose(c, allow)
+		w.undecided = append(w.undecided, c)
+		return
+	}
+	w.decideOne(c, protocol.ActivityDecide)
+}
+
+// decideOne takes the final decision on a step.
+func (w *world) decideOne(c call, activityType string) {
+	switch w.pick("decision", []string{"allow", "allow", "allow", "inline", "deny", "ask", "ask"}) {
 	case "allow":
-		w.decide(c, allow)
+		w.marker(activityType, record(c, allow), nil)
 		w.decided = append(w.decided, c)
 	case "inline":
-		w.marker(protocol.ActivityDecide, protocol.StepRecord{Step: c.kept(), Decision: &allow, Executing: true}, nil)
+		w.marker(activityType, protocol.StepRecord{Step: c.kept(), Decision: &allow, Executing: true}, nil)
 		w.inline = append(w.inline, c)
 	case "deny":
-		w.decide(c, deny)
+		w.marker(activityType, record(c, deny), nil)
 	case "ask":
-		w.decide(c, approval)
+		w.marker(activityType, record(c, approval), nil)
 		w.waiting = append(w.waiting, c)
 	}
 }
 
-func (w *world) answer() {
-	c := take(w, &w.waiting)
-	if rapid.Bool().Draw(w.t, "granted") {
-		w.decide(c, allow)
-		w.decided = append(w.decided, c)
-		return
+func (w *world) limitOne() {
+	c := take(w, &w.undecided)
+	switch w.pick("limit", []string{"none", "none", "parked", "refused"}) {
+	case "none":
+		w.decideOne(c, protocol.ActivitySettle)
+	case "parked":
+		w.limit(c, &window.ExpiresAt)
+		w.undecided = append(w.undecided, c)
+	case "refused":
+		w.limit(c, nil)
+		w.refused = append(w.refused, c)
 	}
-	w.decide(c, deny)
+}
+
+func (w *world) again() {
+	c := take(w, &w.refused)
+	w.history.propose(c, approval)
+	w.undecided = append(w.undecided, c)
+}
+
+func (w *world) answerOne() {
+	c := take(w, &w.waiting)
+	switch w.pick("answer", []string{"grant", "grant", "deny", "expire", "cancel", "not allowed"}) {
+	case "grant":
+		w.grant(c)
+		w.decided = append(w.decided, c)
+	case "deny":
+		w.refuse(c)
+	case "expire":
+		w.expire(c, protocol.RationaleTimeout)
+	case "cancel":
+		w.expire(c, protocol.RationaleStepCancelled)
+	case "not allowed":
+		w.endUpdate(w.accept("u", w.request("u", protocol.UpdateGrant)), refusal(errors.New("not an approver")))
+		w.waiting = append(w.waiting, c)
+	}
 }
 
 func (w *world) localStep() {
@@ -236,13 +285,17 @@ func (w *world) captured() {
 }
 
 func (w *world) other() {
-	switch w.pick("other", []string{"task", "signal", "activity", "note"}) {
+	switch w.pick("other", []string{"task", "signal", "activity", "limiter", "update", "note"}) {
 	case "task":
 		w.workflowTask()
 	case "signal":
 		w.bare(enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
 	case "activity":
 		w.complete(w.schedule("mail", "", 1), "sent")
+	case "limiter":
+		w.complete(w.schedule(protocol.ActivityLimit, "", protocol.LimitRequest{}), protocol.LimitGrant{})
+	case "update":
+		w.endUpdate(w.accept("u", w.request("u", "say", 1)), w.success("said"))
 	case "note":
 		w.marker(protocol.ActivityNote, protocol.Divergence{Unused: 1}, nil)
 	}
@@ -322,9 +375,44 @@ func TestPropertyPrefixOfHistory(t *testing.T) {
 			after := p.Log().LatestSeq()
 			requireSame(t, whole.Events[before:after], p.Log().Events[before:], "new events")
 			requireCovered(t, p.Log())
+			requireBlocked(t, p.Log())
 		}
 		requireSame(t, whole.Events, p.Log().Events, "events")
 	})
+}
+
+// requireBlocked checks that an execution is blocked while steps wait, and that its events
+// say so.
+func requireBlocked(t testingT, log *eventlog.Log) {
+	t.Helper()
+	awaiting := []string{}
+	for _, s := range log.Steps {
+		if s.Status == eventlog.StepStatusAwaiting {
+			awaiting = append(awaiting, s.ApprovalID)
+		}
+	}
+	pending := []string{}
+	for _, a := range log.PendingApprovals() {
+		pending = append(pending, a.ID)
+	}
+	require.ElementsMatch(t, awaiting, pending)
+	if !log.ClosedAt.IsZero() {
+		require.Empty(t, pending)
+		return
+	}
+	require.Equal(t, len(pending) > 0, log.Status == protocol.StatusBlocked)
+	blocked := false
+	for _, ev := range log.Events {
+		switch ev.Type {
+		case eventlog.ExecutionBlocked:
+			require.False(t, blocked, "blocked at %d", ev.Seq)
+			blocked = true
+		case eventlog.ExecutionResumed:
+			require.True(t, blocked, "resumed at %d", ev.Seq)
+			blocked = false
+		}
+	}
+	require.Equal(t, len(pending) > 0, blocked)
 }
 
 // requireCovered checks what is known of the latest event against the definition.
@@ -372,7 +460,7 @@ func TestPropertyPages(t *testing.T) {
 		paged := []protocol.PrefixRecord{}
 		for offset, more := 0, true; more; {
 			page := eventlog.Pages(records, offset, limit)
-			if size := len(asJSON(t, page)); len(page.Records) > 1 {
+			if size := len(asJSON(t, page.Records)); len(page.Records) > 1 {
 				require.LessOrEqual(t, size, limit)
 			}
 			paged = append(paged, page.Records...)
@@ -397,6 +485,9 @@ func TestPropertyFork(t *testing.T) {
 		requireSame(t, copiedSteps(source, at), seqless(log.Steps), "steps of the fork")
 		requireResources(t, source, at, plan, log)
 		requireSame(t, source.Covered(at), log.Covered(log.LatestSeq()), "covered")
+		require.Empty(t, log.Approvals)
+		requireGuarded(t, source, at, plan)
+		requireSame(t, plan.Effects, log.EffectsSince(log.LatestSeq()), "effects that a fork of the fork could repeat")
 		for _, c := range log.Checkpoints {
 			require.LessOrEqual(t, c.CoveredSeq, log.LatestSeq())
 			if c.InvalidatedSeq != 0 {
@@ -404,6 +495,21 @@ func TestPropertyFork(t *testing.T) {
 			}
 		}
 	})
+}
+
+// requireGuarded checks that no effect of the source can be repeated unnoticed.
+func requireGuarded(t testingT, source *eventlog.Log, at int64, plan eventlog.Plan) {
+	t.Helper()
+	copied := map[string]bool{}
+	for _, s := range copiedSteps(source, at) {
+		copied[s.StepID] = true
+	}
+	for _, s := range source.Steps {
+		effect := protocol.Effect{Kind: s.Kind, Target: s.Target}
+		if s.Idempotency == protocol.AtMostOnce && s.ExecutingSeq != 0 && !copied[s.StepID] {
+			require.Contains(t, plan.Effects, effect)
+		}
+	}
 }
 
 // copiedSteps are the steps that a fork at a seq has.
@@ -421,6 +527,7 @@ func seqless(steps []*eventlog.Step) []eventlog.Step {
 		step := *s
 		step.ProposedSeq, step.ExecutingSeq, step.SettledSeq = 0, 0, 0
 		step.Replayed = true
+		step.ApprovalID = "" // the approval is the source's
 		// The wire writes some characters in another way.
 		step.Args, step.Result = canonical(step.Args), canonical(step.Result)
 		out = append(out, step)
@@ -538,7 +645,8 @@ func copiedSeqs(source *eventlog.Log, at int64) []int64 {
 			StepID string `json:"step_id"`
 		}
 		_ = json.Unmarshal(ev.Payload, &p) // other events have no step
-		if copied[p.StepID] || ev.Type == eventlog.ResourceRegistered || ev.Type == eventlog.ResourceInitialized {
+		if copied[p.StepID] && strings.HasPrefix(ev.Type, "step.") && ev.Type != eventlog.StepRateLimited ||
+			ev.Type == eventlog.ResourceRegistered || ev.Type == eventlog.ResourceInitialized {
 			seqs = append(seqs, ev.Seq)
 		}
 	}

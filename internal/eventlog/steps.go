@@ -55,6 +55,11 @@ func (p *Projector) marker(s stamp, a *historypb.MarkerRecordedEventAttributes) 
 		}
 		return p.diverged(s, note)
 	case protocol.ActivityBegin:
+		var begin protocol.Begin
+		if err := p.dec.decode(result, &begin); err != nil {
+			return fmt.Errorf("result of %s: %w", data.ActivityType, err)
+		}
+		p.log.PolicyDigest, p.log.Unrestricted = begin.PolicyDigest, begin.Unrestricted
 		return nil
 	default:
 		p.log.Ignored++
@@ -69,19 +74,37 @@ func (p *Projector) diverged(s stamp, note protocol.Divergence) error {
 }
 
 // record applies what a local activity says of a step. A step that is settled
-// stays as it is.
+// stays as it is, and what happens to one that waits for approval is an update's to say.
 func (p *Projector) record(s stamp, rec protocol.StepRecord, data markerData) error {
 	step, err := p.declared(s, rec.Step)
 	if err != nil || step.settled() {
 		return err
 	}
-	if rec.Decision != nil {
-		if err := p.decide(s, step, *rec.Decision, rec.Outcome); err != nil {
+	switch a := p.pending[step.StepID]; {
+	case a != nil && rec.Closed != nil:
+		return p.expired(s, a, rec.Closed.Rationale)
+	case a != nil:
+		return nil
+	case rec.Undecided:
+		p.askAgain(step)
+		return nil
+	case rec.Limited != nil:
+		return p.limit(s, step, *rec.Limited)
+	case rec.Decision != nil:
+		if err := p.decide(s, step, rec); err != nil {
 			return err
 		}
 	}
-	// A step that waits for approval has not begun, even if it is settled now.
-	if step.Status == StepStatusProposed && (rec.Executing || rec.Outcome != nil) {
+	return p.progress(s, step, rec, data)
+}
+
+// progress applies what a record says of a step's body. A step that waits for approval
+// has none yet.
+func (p *Projector) progress(s stamp, step *Step, rec protocol.StepRecord, data markerData) error {
+	if step.Status == StepStatusAwaiting {
+		return nil
+	}
+	if step.startable() && (rec.Executing || rec.Outcome != nil) {
 		if err := p.begin(s, step); err != nil {
 			return err
 		}
@@ -147,19 +170,24 @@ func (s *Step) setArgs(args json.RawMessage) error {
 	return nil
 }
 
-// decide records a policy's decision, unless the step has it already or has begun:
-// the record of an outcome may repeat it. A denial settles the step.
-func (p *Projector) decide(s stamp, step *Step, d protocol.Decision, outcome *protocol.Outcome) error {
-	if step.Decision == d.Decision || step.ExecutingSeq != 0 {
+// startable says that the step may begin: it is allowed, and has not begun.
+func (s *Step) startable() bool {
+	return s.Decision == protocol.Allow && s.Status == StepStatusProposed
+}
+
+// decide records a policy's decision, unless the step has one already: the record of
+// an outcome may repeat it. A denial settles the step.
+func (p *Projector) decide(s stamp, step *Step, rec protocol.StepRecord) error {
+	if step.Decision != "" {
 		return nil
 	}
-	switch d.Decision {
+	switch d := *rec.Decision; d.Decision {
 	case protocol.Allow:
-		return p.decided(s, step, StepAllowed, d)
+		return p.allow(s, step, d)
 	case protocol.RequireApproval:
-		return p.decided(s, step, StepAwaitingApproval, d)
+		return p.request(s, step, d, rec.Approval)
 	case protocol.Deny:
-		return p.deny(s, step, d, outcome)
+		return p.deny(s, step, d, rec.Outcome)
 	default:
 		return fmt.Errorf("step %s has the unknown decision %q", step.StepID, d.Decision)
 	}
@@ -176,32 +204,33 @@ func (p *Projector) deny(s stamp, step *Step, d protocol.Decision, outcome *prot
 	return p.denied(s, step, d, *outcome)
 }
 
-func (p *Projector) decided(s stamp, step *Step, typ string, d protocol.Decision) error {
-	status := StepStatusProposed
-	if typ == StepAwaitingApproval {
-		status = StepStatusAwaiting
-	}
-	_, err := p.emitDecision(s, step, typ, d)
-	p.become(step, status)
-	return err
-}
-
 func (p *Projector) denied(s stamp, step *Step, d protocol.Decision, outcome protocol.Outcome) error {
-	seq, err := p.emitDecision(s, step, StepDenied, d)
+	step.setDecision(d)
+	seq, err := p.emit(s, StepDenied, step.decisionPayload(), subject{step: step})
 	if err != nil {
 		return err
 	}
 	return p.end(step, StepStatusDenied, seq, outcome)
 }
 
-func (p *Projector) emitDecision(s stamp, step *Step, typ string, d protocol.Decision) (int64, error) {
-	step.Decision, step.RuleID, step.Reason, step.PolicyDigest = d.Decision, d.RuleID, d.Reason, d.PolicyDigest
-	return p.emit(s, typ, decisionPayload{
-		stepPayload:  step.payload(),
-		RuleID:       d.RuleID,
-		Reason:       d.Reason,
-		PolicyDigest: d.PolicyDigest,
-	}, subject{step: step})
+func (p *Projector) allow(s stamp, step *Step, d protocol.Decision) error {
+	step.setDecision(d)
+	p.become(step, StepStatusProposed)
+	_, err := p.emit(s, StepAllowed, step.decisionPayload(), subject{step: step})
+	return err
+}
+
+// awaiting records that the step needs approval.
+func (p *Projector) awaiting(s stamp, step *Step, d protocol.Decision) error {
+	step.setDecision(d)
+	decision := step.decision()
+	payload := awaitingPayload{decisionPayload: step.decisionPayload(), ApprovalID: step.ApprovalID}
+	_, err := p.emit(s, StepAwaitingApproval, payload, subject{step: step, decision: &decision})
+	return err
+}
+
+func (s *Step) setDecision(d protocol.Decision) {
+	s.Decision, s.RuleID, s.Reason, s.PolicyDigest = d.Decision, d.RuleID, d.Reason, d.PolicyDigest
 }
 
 // begin records that the step's body may have run. Only a live step changes what
@@ -263,7 +292,7 @@ func (p *Projector) end(step *Step, status string, seq int64, outcome protocol.O
 			step.Result = null
 		}
 		if step.Kind == protocol.KindLLM {
-			step.Usage = usage(step.Result)
+			step.Usage = protocol.ResultUsage(step.Result)
 		}
 	}
 	if step.Args == nil { // no activity had them, so there are none
@@ -273,30 +302,7 @@ func (p *Projector) end(step *Step, status string, seq int64, outcome protocol.O
 }
 
 func (p *Projector) become(step *Step, status string) {
-	if step.Status == StepStatusAwaiting {
-		p.awaiting--
-	}
-	if status == StepStatusAwaiting {
-		p.awaiting++
-	}
 	step.Status = status
+	step.ParkedUntil = nil
 	p.setStatus()
-}
-
-// usage is what a model's result says of tokens, or nil if it says nothing certain.
-func usage(result json.RawMessage) *protocol.Usage {
-	var r struct {
-		Usage struct {
-			Input  *int64 `json:"input_tokens"`
-			Output *int64 `json:"output_tokens"`
-		} `json:"usage"`
-	}
-	if err := json.Unmarshal(result, &r); err != nil {
-		return nil
-	}
-	in, out := r.Usage.Input, r.Usage.Output
-	if in == nil || out == nil || *in < 0 || *out < 0 {
-		return nil
-	}
-	return &protocol.Usage{InputTokens: *in, OutputTokens: *out}
 }

@@ -20,7 +20,6 @@ func TestStepEvents(t *testing.T) {
 	ok := protocol.Outcome{Result: json.RawMessage(`"ok"`)}
 	bad := protocol.Outcome{Error: &protocol.StepError{Message: "no", Reason: protocol.ReasonToolError}}
 	cancelled := protocol.Outcome{Error: &protocol.StepError{Message: "cancelled", Reason: protocol.ReasonCancelled}}
-	settle := func(h *history, rec protocol.StepRecord) { h.marker(protocol.ActivitySettle, rec, nil) }
 	tests := map[string]struct {
 		build  func(*history)
 		types  []string
@@ -50,39 +49,108 @@ func TestStepEvents(t *testing.T) {
 		},
 		"awaiting": {
 			func(h *history) { h.decide(h.tool(), approval) },
-			[]string{eventlog.StepProposed, eventlog.StepAwaitingApproval}, eventlog.StepStatusAwaiting,
+			asked(), eventlog.StepStatusAwaiting,
 		},
-		"granted": {
+		"awaiting, and nothing else decides it": {
 			func(h *history) {
 				c := h.tool()
 				h.decide(c, approval)
 				h.decide(c, allow)
 				h.complete(h.execute(c), "ok")
+				h.settle(protocol.StepRecord{Step: c.Step, Executing: true})
+				h.settle(protocol.StepRecord{Step: c.Step, Outcome: &cancelled})
+				h.limit(c, nil)
 			},
-			[]string{eventlog.StepProposed, eventlog.StepAwaitingApproval, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepSucceeded},
+			asked(), eventlog.StepStatusAwaiting,
+		},
+		"awaiting with an outcome": {
+			func(h *history) {
+				rec := record(h.tool(), approval)
+				rec.Outcome = &ok
+				h.marker(protocol.ActivityStep, rec, nil)
+			},
+			asked(), eventlog.StepStatusAwaiting,
+		},
+		"granted": {
+			func(h *history) {
+				c := h.tool()
+				h.decide(c, approval)
+				h.grant(c)
+			},
+			asked(eventlog.ApprovalGranted, eventlog.StepAllowed, eventlog.ExecutionResumed), eventlog.StepStatusProposed,
+		},
+		"granted and run": {
+			func(h *history) {
+				c := h.tool()
+				h.decide(c, approval)
+				h.grant(c)
+				h.complete(h.execute(c), "ok")
+			},
+			asked(eventlog.ApprovalGranted, eventlog.StepAllowed, eventlog.ExecutionResumed, eventlog.StepExecuting, eventlog.StepSucceeded),
 			eventlog.StepStatusSucceeded,
+		},
+		"granted local step": {
+			func(h *history) {
+				c := h.call(protocol.KindLocal, "now", 1)
+				h.decide(c, approval)
+				h.grant(c)
+				h.runLocal(c, ok)
+			},
+			asked(eventlog.ApprovalGranted, eventlog.StepAllowed, eventlog.ExecutionResumed, eventlog.StepExecuting, eventlog.StepSucceeded),
+			eventlog.StepStatusSucceeded,
+		},
+		"granted wait in the workflow": {
+			func(h *history) {
+				c := h.call(protocol.KindLocal, "sleep", 1)
+				h.decide(c, approval)
+				h.grant(c)
+				h.settle(protocol.StepRecord{Step: c.Step, Executing: true})
+				h.settle(protocol.StepRecord{Step: c.Step, Outcome: &ok})
+			},
+			asked(eventlog.ApprovalGranted, eventlog.StepAllowed, eventlog.ExecutionResumed, eventlog.StepExecuting, eventlog.StepSucceeded),
+			eventlog.StepStatusSucceeded,
+		},
+		"granted, and asked for once more": {
+			func(h *history) {
+				c := h.tool()
+				h.decide(c, approval)
+				h.grant(c)
+				h.decide(c, approval)
+			},
+			asked(eventlog.ApprovalGranted, eventlog.StepAllowed, eventlog.ExecutionResumed), eventlog.StepStatusProposed,
 		},
 		"refused": {
 			func(h *history) {
 				c := h.tool()
 				h.decide(c, approval)
-				h.decide(c, deny)
+				h.refuse(c)
+				h.complete(h.execute(c), "ok")
 			},
-			[]string{eventlog.StepProposed, eventlog.StepAwaitingApproval, eventlog.StepDenied}, eventlog.StepStatusDenied,
+			asked(eventlog.ApprovalDenied, eventlog.StepDenied, eventlog.ExecutionResumed), eventlog.StepStatusDenied,
+		},
+		"nobody decided": {
+			func(h *history) {
+				c := h.tool()
+				h.decide(c, approval)
+				h.expire(c, protocol.RationaleTimeout)
+				h.grant(c)
+			},
+			asked(eventlog.ApprovalExpired, eventlog.StepDenied, eventlog.ExecutionResumed), eventlog.StepStatusDenied,
 		},
 		"cancelled while it waits": {
 			func(h *history) {
 				c := h.tool()
 				h.decide(c, approval)
-				settle(h, protocol.StepRecord{Step: c.Step, Outcome: &cancelled})
+				h.expire(c, protocol.RationaleStepCancelled)
 			},
-			[]string{eventlog.StepProposed, eventlog.StepAwaitingApproval, eventlog.StepCancelled}, eventlog.StepStatusCancelled,
+			asked(eventlog.ApprovalExpired, eventlog.StepDenied, eventlog.ExecutionResumed), eventlog.StepStatusDenied,
 		},
 		"decided twice": {
 			func(h *history) {
 				c := h.tool()
 				h.decide(c, allow)
 				h.decide(c, allow)
+				h.decide(c, deny)
 			},
 			[]string{eventlog.StepProposed, eventlog.StepAllowed}, eventlog.StepStatusProposed,
 		},
@@ -140,7 +208,7 @@ func TestStepEvents(t *testing.T) {
 			func(h *history) {
 				c := h.tool()
 				h.marker(protocol.ActivityDecide, protocol.StepRecord{Step: c.kept(), Decision: &allow, Executing: true}, nil)
-				settle(h, protocol.StepRecord{Step: c.Step, Decision: &allow, Outcome: &ok})
+				h.settle(protocol.StepRecord{Step: c.Step, Decision: &allow, Outcome: &ok})
 			},
 			[]string{eventlog.StepProposed, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepSucceeded}, eventlog.StepStatusSucceeded,
 		},
@@ -156,7 +224,7 @@ func TestStepEvents(t *testing.T) {
 		"settled once": {
 			func(h *history) {
 				c := h.run(h.tool())
-				settle(h, protocol.StepRecord{Step: c.Step, Decision: &deny, Outcome: &bad})
+				h.settle(protocol.StepRecord{Step: c.Step, Decision: &deny, Outcome: &bad})
 				h.complete(h.execute(c), "again")
 			},
 			[]string{eventlog.StepProposed, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepSucceeded}, eventlog.StepStatusSucceeded,
@@ -165,7 +233,7 @@ func TestStepEvents(t *testing.T) {
 			func(h *history) {
 				c := h.tool()
 				scheduled := h.begin(c)
-				settle(h, protocol.StepRecord{Step: c.Step, Outcome: &cancelled})
+				h.settle(protocol.StepRecord{Step: c.Step, Outcome: &cancelled})
 				h.complete(scheduled, "late")
 			},
 			[]string{eventlog.StepProposed, eventlog.StepAllowed, eventlog.StepExecuting, eventlog.StepCancelled}, eventlog.StepStatusCancelled,
@@ -183,8 +251,7 @@ func TestStepEvents(t *testing.T) {
 				h.decide(h.tool(), approval)
 				h.terminated("")
 			},
-			[]string{eventlog.StepProposed, eventlog.StepAwaitingApproval, eventlog.StepCancelled, eventlog.ExecutionCancelled},
-			eventlog.StepStatusCancelled,
+			asked(eventlog.ApprovalExpired, eventlog.StepDenied, eventlog.ExecutionCancelled), eventlog.StepStatusDenied,
 		},
 		"proposed when the execution ends": {
 			func(h *history) {
@@ -220,6 +287,13 @@ func TestStepEvents(t *testing.T) {
 	}
 }
 
+// asked are the events of a step that needs approval, and what follows them.
+func asked(then ...string) []string {
+	return append([]string{
+		eventlog.StepProposed, eventlog.StepAwaitingApproval, eventlog.ApprovalRequested, eventlog.ExecutionBlocked,
+	}, then...)
+}
+
 // requireConsistent checks that a step's seqs point at its events.
 func requireConsistent(t *testing.T, log *eventlog.Log, step *eventlog.Step, status string) {
 	t.Helper()
@@ -229,7 +303,7 @@ func requireConsistent(t *testing.T, log *eventlog.Log, step *eventlog.Step, sta
 		require.Equal(t, eventlog.StepExecuting, log.Events[step.ExecutingSeq-1].Type)
 	}
 	switch status {
-	case eventlog.StepStatusProposed, eventlog.StepStatusAwaiting, eventlog.StepStatusExecuting:
+	case eventlog.StepStatusProposed, eventlog.StepStatusAwaiting, eventlog.StepStatusExecuting, eventlog.StepStatusLimited:
 		require.Zero(t, step.SettledSeq)
 	default:
 		require.Equal(t, "step."+status, log.Events[step.SettledSeq-1].Type)
@@ -244,7 +318,7 @@ func TestStepPayloads(t *testing.T) {
 	c := h.call(protocol.KindTool, "write", map[string]string{"path": "<a>"}, "ws")
 	h.fail(h.begin(c), temporal.NewApplicationError("disk full", "DiskFull"))
 	h.decide(h.tool(), deny)
-	h.decide(h.tool(), approval)
+	h.decide(h.tool(), allow)
 	log := h.log()
 
 	id := `{"step_id":"` + c.ID + `","step_type":"tool_call","target":"write"`
@@ -253,7 +327,6 @@ func TestStepPayloads(t *testing.T) {
 	require.Equal(t, id+`,"resources":["ws"]}`, payload(t, log, 5, eventlog.StepExecuting))
 	require.Equal(t, id+`,"error":{"message":"disk full","reason":"tool_error","type":"DiskFull"}}`, payload(t, log, 6, eventlog.StepFailed))
 	require.Contains(t, payload(t, log, 8, eventlog.StepDenied), `"rule_id":"r2","reason":"no","policy_digest":"d1"}`)
-	require.Contains(t, payload(t, log, 10, eventlog.StepAwaitingApproval), `"rule_id":"r3","reason":"ask","policy_digest":"d1"}`)
 
 	require.Equal(t, &eventlog.Step{
 		StepID: c.ID, Kind: protocol.KindTool, Target: "write", Args: c.args, ArgsHash: log.Steps[0].ArgsHash,
@@ -266,7 +339,6 @@ func TestStepPayloads(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, hash, log.Steps[0].ArgsHash)
 	require.Equal(t, &protocol.StepError{Message: "no", Reason: protocol.ReasonPolicyDenied}, log.Steps[1].Error)
-	require.Equal(t, protocol.StatusBlocked, log.Status)
 	require.Equal(t, 1, log.Steps[2].Occurrence)
 }
 
@@ -401,17 +473,4 @@ func TestParallelSteps(t *testing.T) {
 		eventlog.StepExecuting, eventlog.StepExecuting, eventlog.StepSucceeded, eventlog.StepSucceeded)
 	require.Equal(t, int64(10), log.Steps[0].SettledSeq)
 	require.Equal(t, int64(9), log.Steps[1].SettledSeq)
-}
-
-func TestBlocked(t *testing.T) {
-	t.Parallel()
-	h := newHistory(t)
-	a, b := h.tool(), h.tool()
-	h.decide(a, approval)
-	h.decide(b, approval)
-	require.Equal(t, protocol.StatusBlocked, h.log().Status)
-	h.decide(a, allow)
-	require.Equal(t, protocol.StatusBlocked, h.log().Status)
-	h.decide(b, deny)
-	require.Equal(t, protocol.StatusRunning, h.log().Status)
 }

@@ -12,6 +12,8 @@ const (
 	ExecutionCreated   = "execution.created"
 	ExecutionForked    = "execution.forked"
 	ExecutionStarted   = "execution.started"
+	ExecutionBlocked   = "execution.blocked"
+	ExecutionResumed   = "execution.resumed"
 	ExecutionDiverged  = "execution.diverged"
 	ExecutionCompleted = "execution.completed"
 	ExecutionFailed    = "execution.failed"
@@ -21,10 +23,16 @@ const (
 	StepAllowed          = "step.allowed"
 	StepDenied           = "step.denied"
 	StepAwaitingApproval = "step.awaiting_approval"
+	StepRateLimited      = "step.rate_limited"
 	StepExecuting        = "step.executing"
 	StepSucceeded        = "step.succeeded"
 	StepFailed           = "step.failed"
 	StepCancelled        = "step.cancelled"
+
+	ApprovalRequested = "approval.requested"
+	ApprovalGranted   = "approval.granted"
+	ApprovalDenied    = "approval.denied"
+	ApprovalExpired   = "approval.expired"
 
 	ResourceRegistered       = "resource.registered"
 	ResourceInitialized      = "resource.initialized"
@@ -55,23 +63,29 @@ const (
 	StepStatusDenied    = "denied"
 	StepStatusCancelled = "cancelled"
 	StepStatusAwaiting  = "awaiting_approval"
+	StepStatusLimited   = "rate_limited" // parked, or refused for now
 )
 
 // Step is one recorded effect with its arguments and outcome.
 type Step struct {
-	StepID       string              `json:"step_id"`
-	Kind         string              `json:"kind"`
-	Target       string              `json:"target"`
-	Args         json.RawMessage     `json:"args"`
-	ArgsHash     string              `json:"args_hash"`
-	Occurrence   int                 `json:"occurrence"`
-	Status       string              `json:"status"`
-	Idempotency  string              `json:"idempotency"`
-	Resources    []string            `json:"resources,omitempty"`
-	Decision     string              `json:"decision,omitempty"`
-	RuleID       string              `json:"rule_id,omitempty"`
-	Reason       string              `json:"reason,omitempty"`
-	PolicyDigest string              `json:"policy_digest,omitempty"`
+	StepID       string          `json:"step_id"`
+	Kind         string          `json:"kind"`
+	Target       string          `json:"target"`
+	Args         json.RawMessage `json:"args"`
+	ArgsHash     string          `json:"args_hash"`
+	Occurrence   int             `json:"occurrence"`
+	Status       string          `json:"status"`
+	Idempotency  string          `json:"idempotency"`
+	Resources    []string        `json:"resources,omitempty"`
+	Decision     string          `json:"decision,omitempty"`
+	RuleID       string          `json:"rule_id,omitempty"`
+	Reason       string          `json:"reason,omitempty"`
+	PolicyDigest string          `json:"policy_digest,omitempty"`
+	// ApprovalID names the approval that the step waits or has waited for. Copied steps have
+	// none: their approval is the source's.
+	ApprovalID string `json:"approval_id,omitempty"`
+	// ParkedUntil is when a step that a rate limit holds up goes on. One that is refused has none.
+	ParkedUntil  *time.Time          `json:"parked_until,omitempty"`
 	Result       json.RawMessage     `json:"result,omitempty"`
 	Error        *protocol.StepError `json:"error,omitempty"`
 	Usage        *protocol.Usage     `json:"usage,omitempty"`
