@@ -31,6 +31,15 @@ type payload struct {
 	Resources []string        `json:"resources"`
 	Error     *tine.StepError `json:"error"`
 
+	ApprovalID string     `json:"approval_id"`
+	Approvers  []string   `json:"approvers"`
+	Message    string     `json:"message"`
+	DecidedBy  string     `json:"decided_by"`
+	Identity   string     `json:"identity"`
+	Rationale  string     `json:"rationale"`
+	ExpiresAt  *time.Time `json:"expires_at"`
+	Until      *time.Time `json:"until"`
+
 	Key           string          `json:"key"`
 	Driver        string          `json:"driver"`
 	EverySteps    int             `json:"every_steps"`
@@ -43,9 +52,13 @@ type payload struct {
 // describer puts events into words. It remembers when steps began, for how long they took.
 type describer struct {
 	began map[string]time.Time
+	// targets are those of the steps that approvals were asked for.
+	targets map[string]string
 }
 
-func newDescriber() *describer { return &describer{began: map[string]time.Time{}} }
+func newDescriber() *describer {
+	return &describer{began: map[string]time.Time{}, targets: map[string]string{}}
+}
 
 // describe says what the event is about and what there is to know of it.
 func (d *describer) describe(e tine.Event) (subject, details string) {
@@ -61,6 +74,8 @@ func (d *describer) describe(e tine.Event) (subject, details string) {
 		details = d.stepDetails(e, p)
 	case "resource":
 		details = resourceDetails(e.Type, p)
+	case "approval":
+		subject, details = d.approvalDetails(e, p)
 	default:
 		details = compact(e.Payload)
 	}
@@ -119,7 +134,35 @@ func (d *describer) stepDetails(e tine.Event, p payload) string {
 		d.began[p.StepID] = e.OccurredAt
 		return label("affects", strings.Join(p.Resources, ", "))
 	}
+	if e.Type == eventlog.StepRateLimited {
+		return joined(label("rule", p.RuleID), p.Reason, parked(e, p))
+	}
 	return joined(label("rule", p.RuleID), p.Reason, stepError(p.Error), d.took(e, p))
+}
+
+// parked says how long a rate limit holds a step up, if it does not refuse it.
+func parked(e tine.Event, p payload) string {
+	if p.Until == nil {
+		return "refused"
+	}
+	return "waits " + span(p.Until.Sub(e.OccurredAt))
+}
+
+// approvalDetails says what is asked of whom, or who has answered.
+func (d *describer) approvalDetails(e tine.Event, p payload) (subject, details string) {
+	if e.Type == eventlog.ApprovalRequested {
+		d.targets[p.StepID] = p.Target
+		who := "anyone"
+		if len(p.Approvers) > 0 {
+			who = strings.Join(p.Approvers, " or ")
+		}
+		expires := ""
+		if p.ExpiresAt != nil {
+			expires = "expires in " + span(p.ExpiresAt.Sub(e.OccurredAt).Round(time.Second))
+		}
+		return oneLine(p.Target), joined("of "+who, expires, p.Message)
+	}
+	return oneLine(d.targets[p.StepID]), joined(label("by", cmp.Or(p.DecidedBy, p.Identity)), p.Rationale)
 }
 
 // took says how long the step ran, if the event ends it.

@@ -186,6 +186,42 @@ func executionFailure(err error) (failure, bool) {
 		f.exit, f.code = exitFailed, "closed"
 		f.hint = fmt.Sprintf("%q shows how it ended", "tine exec get "+closed.ExecutionID)
 	default:
+		return approvalFailure(err)
+	}
+	return f, true
+}
+
+// approvalFailure describes why an approval could not be decided.
+func approvalFailure(err error) (failure, bool) {
+	var (
+		missing    *tine.ApprovalNotFoundError
+		decided    *tine.ApprovalDecidedError
+		notAllowed *tine.NotAllowedError
+		changed    *tine.ApprovalChangedError
+		noWorker   *tine.NoWorkerError
+		unknown    *tine.UnknownOutcomeError
+	)
+	f := failure{message: err.Error()}
+	switch {
+	case errors.As(err, &missing):
+		f.exit, f.code = exitNotFound, "approval_not_found"
+		f.hint = `"tine approval ls" lists the pending ones`
+	case errors.As(err, &decided):
+		f.exit, f.code = exitFailed, "approval_decided"
+		f.hint = fmt.Sprintf("%q shows it", "tine approval get "+decided.Approval.ID)
+	case errors.As(err, &notAllowed):
+		f.exit, f.code = exitDenied, "not_allowed"
+		f.hint = "one of those listed has to decide, with their own connection or --by"
+	case errors.As(err, &changed):
+		f.exit, f.code = exitFailed, "approval_changed"
+		f.hint = fmt.Sprintf("look again: %q", "tine approval get "+changed.ID)
+	case errors.As(err, &noWorker):
+		f.exit, f.code = exitFailed, "no_worker"
+		f.hint = fmt.Sprintf("start a worker of task queue %q and try again; %q shows where it stands", noWorker.TaskQueue, "tine approval get "+noWorker.ID)
+	case errors.As(err, &unknown):
+		f.exit, f.code = exitFailed, "outcome_unknown"
+		f.hint = fmt.Sprintf("%q shows whether it was", "tine approval get "+unknown.ID)
+	default:
 		return failure{}, false
 	}
 	return f, true

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"os/user"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -29,6 +30,10 @@ type executions interface {
 	Follow(ctx context.Context, id string, afterSeq int64) iter.Seq2[tine.Event, error]
 	Cancel(ctx context.Context, id string) error
 	Resolve(ctx context.Context, prefix string) (string, error)
+	Approvals(context.Context, tine.ApprovalOptions) ([]*tine.Approval, error)
+	Approval(ctx context.Context, id string) (*tine.Approval, error)
+	Grant(ctx context.Context, id string, decision tine.ApprovalDecision) (*tine.Approval, error)
+	Deny(ctx context.Context, id string, decision tine.ApprovalDecision) (*tine.Approval, error)
 }
 
 // executionLog is what commands need of tine.Log.
@@ -119,6 +124,7 @@ func (f *factory) dialServer(ctx context.Context) (executions, func(), error) {
 			hint: "check --profile, the TEMPORAL_* variables and the file that TEMPORAL_CONFIG_FILE names",
 		}
 	}
+	settings.Identity = userName()
 	// What the SDK logs is either in the errors it returns or of no use to a user.
 	c, err := connect.Dial(ctx, settings, log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
@@ -127,7 +133,19 @@ func (f *factory) dialServer(ctx context.Context) (executions, func(), error) {
 	return tineClient{tine.NewClient(c, tine.Options{
 		Namespace: settings.Namespace, TaskQueue: f.taskQueue,
 		DataConverter: settings.DataConverter, FailureConverter: settings.FailureConverter,
+		Identity: settings.Identity,
 	})}, c.Close, nil
+}
+
+// userName is who uses the command line, and so who decides approvals and starts executions.
+func userName() string {
+	if name := os.Getenv("USER"); name != "" {
+		return name
+	}
+	if known, err := user.Current(); err == nil {
+		return known.Username
+	}
+	return "tine"
 }
 
 func (f *factory) close() {

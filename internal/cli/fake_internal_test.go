@@ -24,6 +24,38 @@ type fake struct {
 	follow  func(ctx context.Context, id string, afterSeq int64) iter.Seq2[tine.Event, error]
 	cancel  func(id string) error
 	resolve func(prefix string) (string, error)
+
+	approvals func(tine.ApprovalOptions) ([]*tine.Approval, error)
+	approval  func(id string) (*tine.Approval, error)
+	decide    func(status, id string, decision tine.ApprovalDecision) (*tine.Approval, error)
+}
+
+func (f *fake) Approvals(_ context.Context, opts tine.ApprovalOptions) ([]*tine.Approval, error) {
+	if f.approvals == nil {
+		return nil, errUnexpected
+	}
+	return f.approvals(opts)
+}
+
+func (f *fake) Approval(_ context.Context, id string) (*tine.Approval, error) {
+	if f.approval == nil {
+		return nil, errUnexpected
+	}
+	return f.approval(id)
+}
+
+func (f *fake) Grant(_ context.Context, id string, decision tine.ApprovalDecision) (*tine.Approval, error) {
+	if f.decide == nil {
+		return nil, errUnexpected
+	}
+	return f.decide(tine.ApprovalGranted, id, decision)
+}
+
+func (f *fake) Deny(_ context.Context, id string, decision tine.ApprovalDecision) (*tine.Approval, error) {
+	if f.decide == nil {
+		return nil, errUnexpected
+	}
+	return f.decide(tine.ApprovalDenied, id, decision)
 }
 
 var errUnexpected = errors.New("the test did not expect this call")
@@ -348,6 +380,54 @@ func forked() *script {
 		`resource "workspace" is on a host that no worker serves right now (task queue tine-host-7f); start a worker there`,
 	}
 	return s
+}
+
+// openPR is the approval that blocked waits for.
+func openPR() *tine.Approval {
+	return &tine.Approval{
+		ID: sourceID + "/0123456789ab", ExecutionID: sourceID, AgentID: "coder",
+		StepID: "0123456789abcdef0123456789abcdef", StepKind: "tool_call", Target: "open_pr",
+		Args: json.RawMessage(`{"title":"Make the tests pass","body":"They did not, since <T> was not handled."}`), ArgsHash: "5f3a",
+		PolicyDigest: "sha256:77aa", Status: tine.ApprovalPending, RuleID: "open-pr", Reason: "a pull request reaches other people",
+		Message: "Please look at the diff first.", Approvers: []string{"ann", "bob"},
+		RequestedAt: testNow.Add(-3 * time.Minute), ExpiresAt: testNow.Add(12 * time.Minute),
+	}
+}
+
+// blocked is an execution that waits for approval.
+func blocked() *script {
+	s := newScript(sourceID)
+	s.start()
+	a := openPR()
+	step := map[string]any{"step_id": a.StepID, "step_type": a.StepKind, "target": a.Target, "rule_id": a.RuleID, "reason": a.Reason}
+	s.event("step.proposed", step)
+	s.event("step.awaiting_approval", step)
+	s.event("approval.requested", map[string]any{
+		"approval_id": a.ID, "step_id": a.StepID, "target": a.Target, "approvers": a.Approvers, "message": a.Message,
+		"expires_at": s.at.Add(15 * time.Minute),
+	})
+	s.event("execution.blocked", map[string]any{})
+	s.event("step.rate_limited", map[string]any{"step_id": "f", "step_type": "tool_call", "target": "search", "rule_id": "few", "reason": "rate_limit_exceeded", "until": s.at.Add(20 * time.Second)})
+	s.event("step.rate_limited", map[string]any{"step_id": "f", "step_type": "tool_call", "target": "search", "rule_id": "few", "reason": "rate_limit_exceeded"})
+	s.execution.Status, s.execution.Approvals = tine.StatusBlocked, []*tine.Approval{a}
+	s.execution.Policy = &tine.PolicyInfo{Digest: "sha256:77aa", Source: "worker"}
+	return s
+}
+
+// asks is a client that has two approvals, and takes decisions.
+func asks() *fake {
+	other := openPR()
+	other.ID, other.ExecutionID, other.AgentID, other.Target, other.Approvers = "order-42/fedcba987654", "order-42", "accountant", "pay", nil
+	other.Args, other.ExpiresAt = json.RawMessage(`{"cents":1299}`), testNow.Add(-time.Second)
+	return &fake{
+		approvals: func(tine.ApprovalOptions) ([]*tine.Approval, error) { return []*tine.Approval{other, openPR()}, nil },
+		approval:  func(string) (*tine.Approval, error) { return openPR(), nil },
+		decide: func(status, _ string, decision tine.ApprovalDecision) (*tine.Approval, error) {
+			a, at := openPR(), testNow
+			a.Status, a.DecidedBy, a.Rationale, a.DecidedAt = status, decision.By, decision.Reason, &at
+			return a, nil
+		},
+	}
 }
 
 // short is an execution of ten events that has completed.

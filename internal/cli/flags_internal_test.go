@@ -99,15 +99,19 @@ func TestForkFlags(t *testing.T) {
 		AtSeq                  int64
 		ID, Session, TaskQueue string
 		Input                  *string
+		Policy                 []string
+		Effects                string
 		Wait                   bool
 	}
 	input, none := `{"a":1}`, ""
 	checkFlags(t, newForkCmd, func(o *forkOptions) shown {
-		return shown{o.source, o.atSeq, o.id, o.session, o.taskQueue, o.input, o.wait}
+		return shown{o.source, o.atSeq, o.id, o.session, o.taskQueue, o.input, o.policy.paths, o.effects.value, o.wait}
 	}, map[string]shown{
-		"x --at 39":          {Source: "x", AtSeq: 39},
-		"x --at 39 --input=": {Source: "x", AtSeq: 39, Input: &none},
-		`x --at 39 --id y --session s --task-queue q --wait --input {"a":1}`: {"x", 39, "y", "s", "q", &input, true},
+		"x --at 39":          {Source: "x", AtSeq: 39, Effects: "guard"},
+		"x --at 39 --input=": {Source: "x", AtSeq: 39, Input: &none, Effects: "guard"},
+		`x --at 39 --id y --session s --task-queue q --wait --input {"a":1} --policy a.yaml --policy a.rego --effects policy`: {
+			"x", 39, "y", "s", "q", &input, []string{"a.yaml", "a.rego"}, "policy", true,
+		},
 	})
 }
 
@@ -116,6 +120,7 @@ func TestIDArguments(t *testing.T) {
 	checkFlags(t, newGetCmd, func(o *getOptions) string { return o.id }, map[string]string{"x": "x"})
 	checkFlags(t, newWatchCmd, func(o *watchOptions) string { return o.id }, map[string]string{"x": "x"})
 	checkFlags(t, newCancelCmd, func(o *cancelOptions) string { return o.id }, map[string]string{"x": "x"})
+	checkFlags(t, newApprovalGetCmd, func(o *approvalGetOptions) string { return o.id }, map[string]string{"x": "x"})
 	checkFlags(t, newForkPointsCmd, func(o *forkPointsOptions) string { return o.id }, map[string]string{"x": "x"})
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	tine "github.com/tinerun/tine"
+	"github.com/tinerun/tine/internal/eventlog"
 )
 
 // How long an execution may be quiet before a look at what keeps it, and how far that grows
@@ -39,27 +40,28 @@ func follow(ctx context.Context, f *factory, c executions, id string, show func(
 }
 
 func showAll(ctx context.Context, f *factory, c executions, id string, show func(tine.Event) error) error {
-	l := lookout{f: f, executions: c, id: id, moved: make(chan struct{}, 1)}
+	l := lookout{f: f, executions: c, id: id, moved: make(chan struct{}, 1), asked: make(chan struct{}, 1)}
 	defer l.start(ctx)()
 	for e, err := range c.Follow(ctx, id, 0) {
 		if err != nil {
 			return err
 		}
-		l.happened()
 		if err := show(e); err != nil {
 			return err
 		}
+		l.happened(e)
 	}
 	return nil
 }
 
-// lookout looks after an execution that has been quiet for a while: a user who waits
-// wants to know that no worker serves it.
+// lookout looks after an execution that has been quiet for a while, or that asks for approval: a
+// user who waits wants to know that no worker serves it, and which command lets it go on.
 type lookout struct {
 	f          *factory
 	executions executions
 	id         string
 	moved      chan struct{}
+	asked      chan struct{} // somebody has to decide an approval
 	told       []string
 }
 
@@ -75,10 +77,14 @@ func (l *lookout) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// happened says that the execution goes on.
-func (l *lookout) happened() {
+// happened says that the execution goes on, or that it waits for a person.
+func (l *lookout) happened(e tine.Event) {
+	signalled := l.moved
+	if e.Type == eventlog.ApprovalRequested {
+		signalled = l.asked
+	}
 	select {
-	case l.moved <- struct{}{}:
+	case signalled <- struct{}{}:
 	default: // one is enough
 	}
 }
@@ -90,6 +96,9 @@ func (l *lookout) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-l.moved:
+			wait = firstLook
+		case <-l.asked: // who watches should not have to wait to be told
+			l.look(ctx)
 			wait = firstLook
 		case <-time.After(wait):
 			l.look(ctx)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,11 +20,15 @@ type forkOptions struct {
 	input     *string // as given; nil keeps the source's
 	session   string
 	taskQueue string // empty keeps the source's
+	policy    policyFiles
+	effects   choice
 	wait      bool
 }
 
 func newForkCmd(f *factory, runF func(context.Context, *forkOptions) error) *cobra.Command {
-	opts := &forkOptions{f: f}
+	opts := &forkOptions{f: f, effects: choice{
+		name: "MODE", value: tine.EffectsGuard, allowed: []string{tine.EffectsGuard, tine.EffectsPolicy},
+	}}
 	var input string
 	cmd := &cobra.Command{
 		Use:   "fork ID --at SEQ",
@@ -34,11 +39,17 @@ the checkpoint that fits; the source and its resources stay as they are. The
 source may be running or have ended, and no worker need run. The fork runs on the
 source's task queue unless --task-queue says otherwise.
 
+What at_most_once steps of the source have done since the event, such as a mail that was
+sent, the fork does not do again unasked: those tools need approval in it. With
+--effects policy the policy alone decides. --policy gives the fork a policy of
+its own, which forks of it inherit; copied outcomes stay as they are.
+
 The command prints the fork and what its resources start from. One that is not
 covered starts from an older state than the event's: "tine exec fork-points" shows
 which events are covered.`,
 		Example: `  tine exec fork YourExecutionId --at 39
-  tine exec fork YourExecutionId --at 39 --input '{"task":"try again"}' --wait`,
+  tine exec fork YourExecutionId --at 39 --input '{"task":"try again"}' --wait
+  tine exec fork YourExecutionId --at 39 --policy stricter.yaml`,
 		Args:              arguments([]string{"ID"}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -65,12 +76,21 @@ which events are covered.`,
 	cmd.Flags().StringVar(&opts.id, "id", "", "`ID` of the fork; a new UUID by default")
 	cmd.Flags().StringVar(&input, "input", "", "`JSON` to use instead of the source's input; - for stdin, @FILE")
 	cmd.Flags().StringVar(&opts.session, "session", "", "new `SESSION` that the fork belongs to")
+	cmd.Flags().StringArrayVar(&opts.policy.paths, "policy", nil, "`FILE` of a policy that decides instead of the worker's; may be\nrepeated, for rules and the Rego beside them")
+	addChoice(cmd, &opts.effects, "effects", "guard, or policy: whether effects of the source need approval")
 	cmd.Flags().BoolVar(&opts.wait, "wait", false, "show the fork to its end")
 	return cmd
 }
 
 func runFork(ctx context.Context, opts *forkOptions) error {
-	request := tine.ForkRequest{AtSeq: opts.atSeq, ID: opts.id, TaskQueue: opts.taskQueue, Session: opts.session}
+	request := tine.ForkRequest{AtSeq: opts.atSeq, ID: opts.id, TaskQueue: opts.taskQueue, Session: opts.session, Effects: opts.effects.value}
+	if len(opts.policy.paths) > 0 {
+		brought, err := opts.policy.bring(ctx)
+		if err != nil {
+			return policyFailure(opts.f, err)
+		}
+		request.Policy = brought
+	}
 	if opts.input != nil {
 		input, err := readJSON("--input", *opts.input, opts.f.in)
 		if err != nil {
@@ -95,7 +115,21 @@ func runFork(ctx context.Context, opts *forkOptions) error {
 
 func printFork(f *factory, fork *tine.Execution) {
 	fmt.Fprintf(f.out, "created %s\n%sa fork of %s at event %d\n", fork.ID, indent, fork.ForkedFrom, fork.ForkSeq)
+	if fork.Policy != nil && fork.Policy.Source == "fork" {
+		fmt.Fprintf(f.out, "%swith a policy of its own, %s\n", indent, fork.Policy.Digest)
+	}
+	if len(fork.GuardedEffects) > 0 {
+		fmt.Fprintf(f.out, "%sneeds approval, since the source has done it: %s\n", indent, targets(fork.GuardedEffects))
+	}
 	printRestoration(f, fork.Restoration)
+}
+
+func targets(effects []tine.Effect) string {
+	var names []string
+	for _, effect := range effects {
+		names = append(names, oneLine(effect.Target))
+	}
+	return strings.Join(names, ", ")
 }
 
 // printRestoration says what each resource of a fork starts from.

@@ -71,6 +71,7 @@ func printExecution(f *factory, e *tine.Execution) {
 		printRestoration(f, e.Restoration)
 	}
 	p.resources(e.Resources)
+	p.approvals(f, e.Approvals)
 	p.pending(e.Pending)
 	p.prose("Notes", yellow, e.Notes...)
 	p.heading("Next")
@@ -113,6 +114,8 @@ func (p page) facts(e *tine.Execution) {
 	if e.ForkedFrom != "" {
 		p.fact("Forked", fmt.Sprintf("from %s at event %d", oneLine(e.ForkedFrom), e.ForkSeq))
 	}
+	p.fact("Guarded", label("needs approval, since the source has done it:", targets(e.GuardedEffects)))
+	p.fact("Policy", policyLine(e.Policy))
 	p.fact("Task queue", oneLine(e.TaskQueue))
 	p.fact("Log", fmt.Sprintf("%s, from %s of Temporal's history", count(e.LatestSeq, "event", "events"), grouped(e.HistoryEvents)))
 	p.fact("Run", strings.Join(e.Runs, "\n            "))
@@ -127,6 +130,11 @@ const mostLines = 30
 
 // value writes JSON: in one line if it fits, else indented, and text as text.
 func (p page) value(title string, raw json.RawMessage) {
+	p.valueUpTo(mostLines, title, raw)
+}
+
+// valueUpTo writes so many lines of a value to a terminal.
+func (p page) valueUpTo(most int, title string, raw json.RawMessage) {
 	if !hasValue(raw) {
 		return
 	}
@@ -136,9 +144,9 @@ func (p page) value(title string, raw json.RawMessage) {
 		width = unknownWidth
 	}
 	lines := valueLines(raw, width-len(indent))
-	if p.screen.width > 0 && len(lines) > mostLines {
-		left := len(lines) - mostLines
-		lines = append(lines[:mostLines], p.screen.paint(faint, fmt.Sprintf("… %d more lines; -o json has them", left)))
+	if p.screen.width > 0 && len(lines) > most {
+		left := len(lines) - most
+		lines = append(lines[:most], p.screen.paint(faint, fmt.Sprintf("… %d more lines; -o json has them", left)))
 	}
 	for _, line := range lines {
 		fmt.Fprintln(p.w, indent+line)
@@ -209,6 +217,30 @@ func captured(r *tine.Resource) string {
 	return every
 }
 
+// policyLine says what decides the execution's steps.
+func policyLine(info *tine.PolicyInfo) string {
+	switch {
+	case info == nil:
+		return ""
+	case info.Unrestricted:
+		return "none: the agent is unrestricted"
+	case info.Source == "fork":
+		return oneLine(info.Digest) + ", the fork's own"
+	default:
+		return oneLine(info.Digest)
+	}
+}
+
+func (p page) approvals(f *factory, approvals []*tine.Approval) {
+	if len(approvals) == 0 {
+		return
+	}
+	p.heading("Waits for approval")
+	t := approvalTable(f, approvals)
+	t.indent = indent
+	t.write(p.w)
+}
+
 func (p page) pending(pending []tine.PendingActivity) {
 	if len(pending) == 0 {
 		return
@@ -235,6 +267,9 @@ func (p page) pending(pending []tine.PendingActivity) {
 func suggestions(e *tine.Execution, id string) []string {
 	commands := []string{"tine exec events " + id}
 	switch {
+	case len(e.Approvals) > 0:
+		asked := id + oneLine(strings.TrimPrefix(e.Approvals[0].ID, e.ID))
+		commands = []string{"tine approval get " + asked, "tine approval grant " + asked, "tine exec watch " + id}
 	case !e.Closed():
 		commands = []string{"tine exec watch " + id, "tine exec cancel " + id}
 	case e.Status == tine.StatusFailed:

@@ -44,9 +44,9 @@ func TestCreateAsks(t *testing.T) {
 func TestForkAsks(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]tine.ForkRequest{
-		"--at 3": {ExecutionID: "x-whole", AtSeq: 3},
+		"--at 3": {ExecutionID: "x-whole", AtSeq: 3, Effects: "guard"},
 		"--at 3 --id y --session s --task-queue q --input [1]": {
-			ExecutionID: "x-whole", AtSeq: 3, ID: "y", Session: "s", TaskQueue: "q", Input: json.RawMessage("[1]"),
+			ExecutionID: "x-whole", AtSeq: 3, ID: "y", Session: "s", TaskQueue: "q", Input: json.RawMessage("[1]"), Effects: "guard",
 		},
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -116,6 +116,12 @@ func TestErrors(t *testing.T) {
 		{fmt.Errorf("list: %w", context.DeadlineExceeded), 5, "unreachable", "try again"},
 		{serviceerror.NewPermissionDenied("no", "key"), 5, "not_authorized", "TEMPORAL_API_KEY"},
 		{serviceerror.NewNamespaceNotFound("n"), 4, "namespace_not_found", "--namespace"},
+		{&tine.ApprovalNotFoundError{ID: "x/1"}, 4, "approval_not_found", `"tine approval ls" lists the pending ones`},
+		{&tine.ApprovalDecidedError{Approval: &tine.Approval{ID: "x/1", Status: "granted", DecidedBy: "ann"}}, 1, "approval_decided", `"tine approval get x/1" shows it`},
+		{&tine.NotAllowedError{Message: "bob may not"}, 3, "not_allowed", "one of those listed has to decide, with their own connection or --by"},
+		{&tine.ApprovalChangedError{ID: "x/1"}, 1, "approval_changed", `look again: "tine approval get x/1"`},
+		{&tine.NoWorkerError{ID: "x/1", TaskQueue: "q"}, 1, "no_worker", `start a worker of task queue "q" and try again; "tine approval get x/1" shows where it stands`},
+		{&tine.UnknownOutcomeError{ID: "x/1", Err: context.DeadlineExceeded}, 1, "outcome_unknown", `"tine approval get x/1" shows whether it was`},
 		{errors.New("something else"), 1, "failed", ""},
 	}
 	for _, tc := range cases {
@@ -199,6 +205,93 @@ func TestWaitingTellsWhatKeepsTheExecution(t *testing.T) {
 		require.Equal(t, "note: the server does not answer: restarting\nnote: no worker has picked it up yet\n", h.err.String())
 		require.Less(t, looks, 20, "it looks less often while nothing happens")
 	})
+}
+
+func TestAnApprovalIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := blocked()
+		s.close(tine.StatusCompleted, "", "")
+		open := *s.execution
+		open.Status, open.Notes = tine.StatusBlocked, []string{`open_pr waits for approval; "tine approval grant x/1" lets it run`}
+		var looked time.Duration
+		began := time.Now()
+		c := &fake{get: func(context.Context, string) (*tine.Execution, error) {
+			if looked == 0 {
+				looked = time.Since(began) + 1
+				return &open, nil
+			}
+			return s.execution, nil
+		}, follow: func(context.Context, string, int64) iter.Seq2[tine.Event, error] {
+			return func(yield func(tine.Event, error) bool) {
+				for _, e := range s.events {
+					if e.Type == "execution.blocked" {
+						time.Sleep(time.Second)
+					}
+					if !yield(e, nil) {
+						return
+					}
+				}
+			}
+		}}
+		h := newHarness(c, 0)
+		require.Equal(t, exitOK, h.run(t.Context(), "exec", "watch", sourceID))
+		require.Less(t, looked, time.Second)
+		require.Equal(t, `note: open_pr waits for approval; "tine approval grant x/1" lets it run`+"\n", h.err.String())
+	})
+}
+
+func TestApprovalLsAsks(t *testing.T) {
+	t.Parallel()
+	var asked tine.ApprovalOptions
+	c := &fake{
+		approvals: func(opts tine.ApprovalOptions) ([]*tine.Approval, error) {
+			asked = opts
+			return nil, nil
+		},
+		resolve: func(prefix string) (string, error) { return prefix + "-whole", nil },
+	}
+	h := newHarness(c, 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "approval", "ls", "--execution", "x", "--agent", "a", "--status", "denied", "--limit", "3"))
+	require.Equal(t, tine.ApprovalOptions{Execution: "x-whole", Agent: "a", Status: "denied", Limit: 3}, asked)
+	h = newHarness(c, 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "approval", "ls"))
+	require.Equal(t, tine.ApprovalOptions{}, asked)
+}
+
+func TestDecidingAsks(t *testing.T) {
+	t.Parallel()
+	for word, status := range map[string]string{"grant": tine.ApprovalGranted, "deny": tine.ApprovalDenied} {
+		var asked []any
+		c := asks()
+		decide := c.decide
+		c.decide = func(status, id string, decision tine.ApprovalDecision) (*tine.Approval, error) {
+			asked = []any{status, id, decision}
+			return decide(status, id, decision)
+		}
+		h := newHarness(c, 0)
+		require.Equal(t, exitOK, h.run(t.Context(), "approval", word, "x", "--by", "ann", "--reason", "fine"))
+		require.Equal(t, []any{status, "x", tine.ApprovalDecision{By: "ann", Reason: "fine"}}, asked)
+		require.Contains(t, h.out.String(), status+" "+sourceID+"/0123456789ab: open_pr")
+	}
+}
+
+// TestApproversReadAllArguments: what a terminal cuts elsewhere has to be read before it is
+// approved.
+func TestApproversReadAllArguments(t *testing.T) {
+	t.Parallel()
+	a := openPR()
+	lines := make([]string, 100)
+	for i := range lines {
+		lines[i] = fmt.Sprintf("line %d", i)
+	}
+	args, err := json.Marshal(map[string][]string{"lines": lines})
+	require.NoError(t, err)
+	a.Args = args
+	h := newHarness(&fake{approval: func(string) (*tine.Approval, error) { return a, nil }}, 80)
+	require.Equal(t, exitOK, h.run(t.Context(), "approval", "get", "x"))
+	require.Contains(t, h.out.String(), `"line 99"`)
+	require.NotContains(t, h.out.String(), "…")
 }
 
 func TestNotesAsJSON(t *testing.T) {

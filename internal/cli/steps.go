@@ -24,7 +24,7 @@ func newStepsCmd(f *factory, runF func(context.Context, *stepsOptions) error) *c
 	opts := &stepsOptions{
 		f: f,
 		status: choice{name: "STATUS", allowed: []string{
-			eventlog.StepStatusProposed, eventlog.StepStatusAwaiting, eventlog.StepStatusExecuting,
+			eventlog.StepStatusProposed, eventlog.StepStatusLimited, eventlog.StepStatusAwaiting, eventlog.StepStatusExecuting,
 			eventlog.StepStatusSucceeded, eventlog.StepStatusFailed, eventlog.StepStatusDenied, eventlog.StepStatusCancelled,
 		}},
 		kind: choice{name: "KIND", allowed: []string{protocol.KindTool, protocol.KindLLM, protocol.KindLocal}},
@@ -50,7 +50,7 @@ Results are part of the JSON output.`,
 			return runSteps(cmd.Context(), opts)
 		},
 	}
-	addChoice(cmd, &opts.status, "status", "only those that are proposed, awaiting_approval, executing,\nsucceeded, failed, denied or cancelled")
+	addChoice(cmd, &opts.status, "status", "only those that are proposed, rate_limited, awaiting_approval,\nexecuting, succeeded, failed, denied or cancelled")
 	addChoice(cmd, &opts.kind, "kind", "only those of kind tool_call, llm_call or local")
 	return cmd
 }

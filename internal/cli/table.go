@@ -29,11 +29,11 @@ func (s screen) paint(as style, text string) string {
 // statusStyle is for statuses of executions and of steps.
 func statusStyle(status string) style {
 	switch status {
-	case "completed", "succeeded":
+	case "completed", "succeeded", "granted":
 		return green
 	case "failed", "denied":
 		return red
-	case "blocked", "awaiting_approval", "cancelled":
+	case "blocked", "awaiting_approval", "rate_limited", "cancelled", "pending", "requested", "expired":
 		return yellow
 	case "running", "executing":
 		return cyan

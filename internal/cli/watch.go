@@ -23,8 +23,8 @@ func newWatchCmd(f *factory, runF func(context.Context, *watchOptions) error) *c
 		Long: `Shows the events of an execution's log, and more as they happen, until it ends.
 The exit code is 0 if it completed and 1 if it failed or was cancelled.
 
-What keeps an execution from going on, such as a task queue that no worker
-serves, is said on stderr. An interrupt ends the watching, not the execution.`,
+What keeps an execution from going on, such as an approval that nobody has given
+or a task queue that no worker serves, is said on stderr. An interrupt ends the watching, not the execution.`,
 		Example: `  tine exec watch YourExecutionId
   tine exec watch YourExecutionId -o json | jq .type`,
 		Args:              arguments([]string{"ID"}),
