@@ -3,8 +3,10 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/internal/testserver"
+	"github.com/tinerun/tine/policy"
 	"github.com/tinerun/tine/worker"
 	"github.com/tinerun/tine/workflows"
 )
@@ -81,11 +84,14 @@ type contest struct {
 	plain    string
 }
 
-func newContest(b *testing.B) *contest {
+func newContest(b *testing.B) *contest { return newContestUnder(b, nil) }
+
+// newContestUnder has Tine's steps decided by an engine.
+func newContestUnder(b *testing.B, engine policy.Engine) *contest {
 	b.Helper()
 	c := &contest{temporal: testserver.Client(b), queue: "bench-" + uuid.NewString(), plain: "plain-" + uuid.NewString()}
 	c.tine = tine.NewClient(c.temporal, tine.Options{TaskQueue: c.queue})
-	ours, err := worker.New(c.temporal, worker.Options{TaskQueue: c.queue, DrainTimeout: time.Second},
+	ours, err := worker.New(c.temporal, worker.Options{TaskQueue: c.queue, DrainTimeout: time.Second, Policy: engine},
 		worker.Agent("tool_loop", toolLoop), worker.Agent("step_loop", stepLoop),
 		worker.Tool(trivialTool, trivial), worker.Step(trivialStep, trivial))
 	require.NoError(b, err)
@@ -222,4 +228,37 @@ func BenchmarkMemory(b *testing.B) {
 		b.ReportMetric(float64(heaps[rounds-1])/float64(heaps[1]), "growth")
 		b.ReportMetric(float64(heaps[rounds-1])/(1<<20), "heap-MiB")
 	}
+}
+
+// BenchmarkPolicy has 100 rules decide each step of a tool loop, beside a worker that allows all.
+func BenchmarkPolicy(b *testing.B) {
+	var rules strings.Builder
+	rules.WriteString("rules:\n")
+	for i := range 99 {
+		fmt.Fprintf(&rules, "  - {id: r%d, when: {target: other_%d}, then: {decision: deny}}\n", i, i)
+	}
+	rules.WriteString("  - {id: last, when: {target: trivial_tool}, then: {decision: allow}}\n")
+	compareWith(b, rules.String())
+}
+
+// BenchmarkSharedLimit has each step take a token of a limit that executions share.
+func BenchmarkSharedLimit(b *testing.B) {
+	compareWith(b, `
+rules:
+  - id: shared
+    when: {target: trivial_tool}
+    then: {decision: allow, rate_limit: {max_calls: 1000000, window: 1s, per_what: global}}
+`)
+}
+
+// compareWith compares a tool loop under rules with one of which all steps are allowed. There
+// plain means the latter.
+func compareWith(b *testing.B, rules string) {
+	b.Helper()
+	bundle, err := policy.Compile(b.Context(), []policy.Source{{Name: "bench.yaml", Data: []byte(rules)}}, policy.Options{})
+	require.NoError(b, err)
+	ruled, free := newContestUnder(b, bundle), newContest(b)
+	compare(b,
+		func() time.Duration { return ruled.ours(b, "tool_loop", loopSteps) },
+		func() time.Duration { return free.ours(b, "tool_loop", loopSteps) })
 }

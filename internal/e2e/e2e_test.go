@@ -146,9 +146,13 @@ func (b *bench) end(t *testing.T, id string) *tine.Log {
 	return log
 }
 
-// fork forks and waits for the fork's end.
+// fork forks and waits for the fork's end. Effects are had again unasked, unless the request
+// says otherwise: nobody is there to approve them.
 func (b *bench) fork(t *testing.T, req tine.ForkRequest) *tine.Log {
 	t.Helper()
+	if req.Effects == "" {
+		req.Effects = tine.EffectsPolicy
+	}
 	e, err := b.Fork(t.Context(), req)
 	require.NoError(t, err)
 	return b.end(t, e.ID)

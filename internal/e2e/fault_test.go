@@ -11,18 +11,21 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/examples/script"
 	"github.com/tinerun/tine/internal/devserver"
 	"github.com/tinerun/tine/internal/testserver"
+	"github.com/tinerun/tine/policy"
 	"github.com/tinerun/tine/resources"
 	"github.com/tinerun/tine/resources/directory"
 	"github.com/tinerun/tine/worker"
@@ -40,6 +43,8 @@ type workerSpec struct {
 	Shared  bool   `json:"shared"`
 	// HostTimeout is how long steps wait for a host that is away.
 	HostTimeout time.Duration `json:"host_timeout"`
+	// Policy is YAML, or empty.
+	Policy string `json:"policy"`
 }
 
 // faultHeartbeat is how soon a killed worker is noticed.
@@ -57,10 +62,16 @@ func serve(raw string) error {
 	hooked := &hookedDriver{Driver: driver, scratch: spec.Scratch}
 	items := script.Items(driver, script.Echo{})
 	items[len(items)-1] = worker.Driver(hooked)
-	items = append(items, worker.Agent("slow_once", slowOnce), worker.Tool(slowEffect, runSlowEffect))
-	return worker.Run(context.Background(), worker.Options{
-		TaskQueue: spec.Queue, HeartbeatTimeout: faultHeartbeat, HostTimeout: spec.HostTimeout,
-	}, items...)
+	items = append(items, worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
+	opts := worker.Options{TaskQueue: spec.Queue, HeartbeatTimeout: faultHeartbeat, HostTimeout: spec.HostTimeout}
+	if spec.Policy != "" {
+		bundle, err := policy.Compile(context.Background(), []policy.Source{{Name: "test.yaml", Data: []byte(spec.Policy)}}, policy.Options{})
+		if err != nil {
+			return err
+		}
+		opts.Policy = bundle
+	}
+	return worker.Run(context.Background(), opts, items...)
 }
 
 // hookedDriver stops where a file tells it to, so that a test can kill the worker there.
@@ -113,6 +124,20 @@ func slowOnce(ctx workflow.Context, in script.LineArgs) (string, error) {
 	return "", err
 }
 
+// slowTwice asks for the effect again when nobody knows whether it happened, and then for
+// another one.
+func slowTwice(ctx workflow.Context, in script.LineArgs) ([]string, error) {
+	var reasons []string
+	for _, line := range []string{in.Line, in.Line, "other"} {
+		_, err := slowEffect.Call(ctx, script.LineArgs{File: in.File, Line: line})
+		if temporal.IsCanceledError(err) {
+			return nil, err
+		}
+		reasons = append(reasons, workflows.Reason(err))
+	}
+	return reasons, nil
+}
+
 // process is a worker in a process of its own.
 type process struct {
 	cmd *exec.Cmd
@@ -157,13 +182,22 @@ func (b *bench) waitForFile(t *testing.T, name string) {
 	}, patience, 10*time.Millisecond)
 }
 
+// waitForLine waits until a line is in the ledger, whole.
+func (b *bench) waitForLine(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		raw, err := os.ReadFile(b.file())
+		return err == nil && strings.HasSuffix(string(raw), "\n")
+	}, patience, 10*time.Millisecond)
+}
+
 func TestKillDuringTool(t *testing.T) {
 	t.Parallel()
 	b := setupIdle(t)
 	p := b.process(t, b.spec())
 	command := fmt.Sprintf("echo run >> %s; echo x >> file; sleep 2", b.file())
 	id := b.create(t, open(1, nil), write("a", "A"), tool("shell", op{"command": command}), write("b", "B"))
-	b.waitForFile(t, "ledger")
+	b.waitForLine(t)
 	p.kill()
 	b.process(t, b.spec())
 	log := b.end(t, id)
@@ -182,7 +216,7 @@ func TestKillDuringEffect(t *testing.T) {
 	require.NoError(t, err)
 	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "slow_once", Input: input})
 	require.NoError(t, err)
-	b.waitForFile(t, "ledger")
+	b.waitForLine(t)
 	p.kill()
 	b.process(t, b.spec())
 	log := b.end(t, e.ID)

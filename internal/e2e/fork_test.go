@@ -109,7 +109,7 @@ func TestForkEverywhere(t *testing.T) {
 			g.SetLimit(4)
 			for i := range forks {
 				g.Go(func() error {
-					e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: int64(i + 1)})
+					e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: int64(i + 1), Effects: tine.EffectsPolicy})
 					if err != nil {
 						return err
 					}
@@ -227,7 +227,7 @@ func TestForkOfChangedCode(t *testing.T) {
 	// No worker runs: the forks are made all the same, and wait.
 	var waiting []string
 	for _, at := range []int64{1, 14, source.Execution().LatestSeq} {
-		e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: at})
+		e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: at, Effects: tine.EffectsPolicy})
 		require.NoError(t, err)
 		require.Equal(t, tine.StatusPending, e.Status)
 		waiting = append(waiting, e.ID)
@@ -312,7 +312,7 @@ func TestTwoForksAtOnce(t *testing.T) {
 	fork := func(content string) string {
 		input, err := json.Marshal(op{"ops": []op{open(1, nil), write("a", "A"), write("b", content), write("own", content)}})
 		require.NoError(t, err)
-		e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: at, Input: input})
+		e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: source.Execution().ID, AtSeq: at, Input: input, Effects: tine.EffectsPolicy})
 		require.NoError(t, err)
 		return e.ID
 	}
@@ -327,7 +327,7 @@ func TestForkOfRunning(t *testing.T) {
 	b := setup(t)
 	id := b.create(t, open(1, nil), write("a", "A"), op{"op": "signal", "name": "go"}, write("b", "B"))
 	seq := b.awaitStep(t, id, "receive")
-	e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: id, AtSeq: seq})
+	e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: id, AtSeq: seq, Effects: tine.EffectsPolicy})
 	require.NoError(t, err)
 	fork := e.ID
 	require.NoError(t, b.temporal.SignalWorkflow(t.Context(), fork, "", "go", "fork"))

@@ -111,10 +111,67 @@ var recordCases = map[string]func(*testing.T, *bench) string{
 		require.NoError(t, err)
 		e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "slow_once", Input: input})
 		require.NoError(t, err)
-		b.waitForFile(t, "ledger")
+		b.waitForLine(t)
 		p.kill()
 		b.process(t, b.spec())
 		return id(b.end(t, e.ID))
+	},
+	"indeterminate-retry": func(t *testing.T, b *bench) string {
+		b.stop()
+		return id(b.retriedEffect(t))
+	},
+	"approved": func(t *testing.T, b *bench) string {
+		b.restart(t, askForAppends)
+		return id(b.approvedRun(t))
+	},
+	"approval-denied": func(t *testing.T, b *bench) string {
+		b.restart(t, askForAppends)
+		e := b.create(t, open(1, nil), appendTo("a", "A"), write("b", "B"))
+		_, err := b.Deny(t.Context(), b.waiting(t, e, 1)[0].ID, tine.ApprovalDecision{By: "alice", Reason: "no"})
+		require.NoError(t, err)
+		return id(b.end(t, e))
+	},
+	"approval-expired": func(t *testing.T, b *bench) string {
+		b.restart(t, askForAppends)
+		return id(b.run(t, b.tally("a")))
+	},
+	"approvals-side-by-side": func(t *testing.T, b *bench) string {
+		b.restart(t, askForAppends)
+		e := b.create(t, open(1, nil), parallel(appendTo("a", "A"), write("c", "C"), b.ledger("b"), step("uuid"), op{"op": "wait", "ms": 10}))
+		for _, a := range b.waiting(t, e, 4) {
+			b.grant(t, a.ID, "alice")
+		}
+		return id(b.end(t, e))
+	},
+	"approval-cancelled": func(t *testing.T, b *bench) string {
+		b.restart(t, askForAppends)
+		e := b.create(t, parallel(b.ledger("a"), b.ledger("b")))
+		b.waiting(t, e, 2)
+		require.NoError(t, b.Cancel(t.Context(), e))
+		return id(b.end(t, e))
+	},
+	"fork-approved": func(t *testing.T, b *bench) string {
+		b.restart(t, askForAppends)
+		log := b.approvedRun(t)
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: log.Execution().LatestSeq}))
+	},
+	"fork-guarded": func(t *testing.T, b *bench) string {
+		log := b.run(t, b.tally("first"), b.ledger("effect"))
+		e, err := b.Fork(t.Context(), tine.ForkRequest{ExecutionID: id(log), AtSeq: log.Steps()[0].SettledSeq})
+		require.NoError(t, err)
+		b.grant(t, b.waiting(t, e.ID, 1)[0].ID, "anybody")
+		return id(b.end(t, e.ID))
+	},
+	"fork-with-policy": func(t *testing.T, b *bench) string {
+		log := b.run(t, b.tally("1"), b.tally("2"))
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: log.Steps()[0].SettledSeq, Policy: brought(t, `
+default_action: allow
+rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
+`)}))
+	},
+	"limited": func(t *testing.T, b *bench) string {
+		b.restart(t, limits)
+		return id(b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), b.ledger("d"), b.ledger("e"), llm("one two three four"), llm("five")))
 	},
 	"host-bound": func(t *testing.T, b *bench) string {
 		b.stop()
@@ -129,7 +186,7 @@ func id(log *tine.Log) string { return log.Execution().ID }
 
 // replayItems are the agents whose histories are stored.
 func replayItems(driver *directory.Driver) []worker.Item {
-	return append(brokenItems(driver), worker.Agent("slow_once", slowOnce), worker.Tool(slowEffect, runSlowEffect))
+	return append(brokenItems(driver), worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
 }
 
 func TestRecord(t *testing.T) {
