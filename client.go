@@ -31,6 +31,9 @@ type Options struct {
 	// DataConverter and FailureConverter are the Temporal client's. Nil means Temporal's own.
 	DataConverter    converter.DataConverter
 	FailureConverter converter.FailureConverter
+	// Identity is who decides approvals, unless a decision names somebody. It should be that of
+	// the Temporal client's connection.
+	Identity string
 }
 
 // Client starts, reads and forks executions.

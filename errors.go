@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.temporal.io/api/serviceerror"
 
@@ -22,14 +23,19 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no execution %q: it never existed, was deleted, or its retention has passed", e.ExecutionID)
 }
 
-// AmbiguousError says that several executions begin with a prefix.
+// AmbiguousError says that several executions, or approvals, begin with a prefix.
 type AmbiguousError struct {
-	Prefix  string
-	Matches []string
+	Prefix    string
+	Matches   []string
+	Approvals bool
 }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("%q is the beginning of several executions' ids: %s", e.Prefix, strings.Join(e.Matches, ", "))
+	what := "executions'"
+	if e.Approvals {
+		what = "approvals'"
+	}
+	return fmt.Sprintf("%q is the beginning of several %s ids: %s", e.Prefix, what, strings.Join(e.Matches, ", "))
 }
 
 // ExistsError says that an execution with the wanted id exists. Ids are never used again,
@@ -51,6 +57,80 @@ type ClosedError struct {
 func (e *ClosedError) Error() string {
 	return fmt.Sprintf("execution %s has ended already: %s", e.ExecutionID, e.Status)
 }
+
+// ApprovalNotFoundError says that there is no such approval.
+type ApprovalNotFoundError struct {
+	ID string
+}
+
+func (e *ApprovalNotFoundError) Error() string {
+	return fmt.Sprintf("no approval %q: none with this id was asked for, or its execution's history is gone", e.ID)
+}
+
+// ApprovalDecidedError says that an approval is not pending any more.
+type ApprovalDecidedError struct {
+	Approval *Approval
+}
+
+func (e *ApprovalDecidedError) Error() string {
+	a := e.Approval
+	switch {
+	case a.Status == ApprovalPending: // it has, but its execution has yet to take note
+		return fmt.Sprintf("approval %s expired at %s", a.ID, a.ExpiresAt.Format(time.RFC3339))
+	case a.DecidedBy != "":
+		return fmt.Sprintf("approval %s was %s already, by %s", a.ID, a.Status, a.DecidedBy)
+	case a.Status == ApprovalExpired && a.Rationale != "":
+		return fmt.Sprintf("approval %s has expired already: %s", a.ID, a.Rationale)
+	default:
+		return fmt.Sprintf("approval %s was %s already", a.ID, a.Status)
+	}
+}
+
+// NotAllowedError says that the rule lists others than the one who decided.
+type NotAllowedError struct {
+	Approval *Approval
+	Message  string
+}
+
+func (e *NotAllowedError) Error() string { return e.Message }
+
+// ApprovalChangedError says that the approval is for something else than was read before.
+type ApprovalChangedError struct {
+	ID string
+}
+
+func (e *ApprovalChangedError) Error() string {
+	return fmt.Sprintf("approval %s is for another step, other arguments or another policy than was shown", e.ID)
+}
+
+// NoWorkerError says that no worker took up a decision, so that it is not recorded.
+type NoWorkerError struct {
+	ID        string
+	TaskQueue string
+	// Sent says that the decision was sent all the same. A worker that comes up within moments
+	// may yet take it.
+	Sent bool
+}
+
+func (e *NoWorkerError) Error() string {
+	if e.Sent {
+		return fmt.Sprintf("no worker of task queue %q has taken the decision on approval %s in time; nothing is recorded, unless one takes it yet", e.TaskQueue, e.ID)
+	}
+	return fmt.Sprintf("no worker serves task queue %q, which a decision on approval %s needs; nothing was decided", e.TaskQueue, e.ID)
+}
+
+// UnknownOutcomeError says that a decision was sent, and that nobody knows whether it was
+// taken. The approval itself tells.
+type UnknownOutcomeError struct {
+	ID  string
+	Err error
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("it is not known whether the decision on approval %s was taken: %v", e.ID, e.Err)
+}
+
+func (e *UnknownOutcomeError) Unwrap() error { return e.Err }
 
 // named replaces Temporal's not-found error by one that names the execution.
 func named(id string, err error) error {

@@ -2,6 +2,7 @@ package tine
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/tinerun/tine/internal/eventlog"
@@ -51,14 +52,53 @@ type Execution struct {
 	LatestSeq     int64                  `json:"latest_seq,omitempty"`
 	HistoryEvents int64                  `json:"history_events,omitempty"`
 	// Runs are the run ids of the workflow, oldest first.
-	Runs       []string    `json:"runs,omitempty"`
-	TaskQueue  string      `json:"task_queue,omitempty"`
-	Resources  []*Resource `json:"resources,omitempty"`
-	Divergence *Divergence `json:"divergence,omitempty"`
+	Runs      []string    `json:"runs,omitempty"`
+	TaskQueue string      `json:"task_queue,omitempty"`
+	Resources []*Resource `json:"resources,omitempty"`
+	// Approvals are the pending ones.
+	Approvals []*Approval `json:"approvals,omitempty"`
+	// Policy is what decides the execution's steps, as far as that is known.
+	Policy *PolicyInfo `json:"policy,omitempty"`
+	// GuardedEffects are what a fork may not do again unasked: its source has done it.
+	GuardedEffects []Effect    `json:"guarded_effects,omitempty"`
+	Divergence     *Divergence `json:"divergence,omitempty"`
 	// Pending are the activities under way, with what Temporal knows of their attempts.
 	Pending []PendingActivity `json:"pending,omitempty"`
 	// Notes say in words what keeps the execution from going on.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// Effect names what at_most_once steps have done.
+type Effect = protocol.Effect
+
+// PolicyInfo says which policy decides an execution's steps.
+type PolicyInfo struct {
+	Digest string `json:"digest,omitempty"`
+	// Source is "worker", or "fork" for one that the execution has brought with it.
+	Source string `json:"source"`
+	// Unrestricted says that there is none, so that every step is allowed.
+	Unrestricted bool `json:"unrestricted,omitempty"`
+}
+
+// describePolicy says which policy decided last, or would have first. It is nil if the log
+// does not say.
+func describePolicy(log *eventlog.Log) *PolicyInfo {
+	if log.Policy != nil {
+		return &PolicyInfo{Digest: log.Policy.Digest, Source: "fork"}
+	}
+	for _, step := range slices.Backward(log.Steps) {
+		switch {
+		case step.Replayed:
+		case step.RuleID == protocol.RulePermissive:
+			return &PolicyInfo{Source: "worker", Unrestricted: true}
+		case step.PolicyDigest != "":
+			return &PolicyInfo{Digest: step.PolicyDigest, Source: "worker"}
+		}
+	}
+	if log.PolicyDigest == "" && !log.Unrestricted {
+		return nil
+	}
+	return &PolicyInfo{Digest: log.PolicyDigest, Source: "worker", Unrestricted: log.Unrestricted}
 }
 
 // Closed reports whether the execution has ended.
@@ -91,12 +131,14 @@ func describeLog(log *eventlog.Log) *Execution {
 		CreatedAt: log.CreatedAt, LatestSeq: log.LatestSeq(), HistoryEvents: log.HistoryEvents,
 		Runs: []string{log.RunID}, TaskQueue: log.TaskQueue,
 		Resources: log.Resources, Divergence: log.Divergence,
+		Approvals: log.PendingApprovals(), Policy: describePolicy(log),
 	}
 	if !log.ClosedAt.IsZero() {
 		e.ClosedAt = &log.ClosedAt
 	}
 	if fork := log.Fork; fork != nil {
 		e.ForkedFrom, e.ForkSeq, e.Restoration = fork.ExecutionID, fork.AtSeq, fork.Restoration
+		e.GuardedEffects = fork.Guarded
 	}
 	return e
 }

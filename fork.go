@@ -23,12 +23,34 @@ type ForkRequest struct {
 	TaskQueue string
 	// Session puts the fork into a new session.
 	Session string
+	// Policy decides in the fork, and in forks of it, instead of the worker's own. Nil keeps what the
+	// source has brought with it, if anything. Copied outcomes stay as they are.
+	Policy *PolicyBundle
+	// Effects is EffectsGuard or EffectsPolicy. Empty means EffectsGuard: what at_most_once
+	// steps of the source have done since AtSeq needs approval before the fork does it again.
+	Effects string
 }
+
+// PolicyBundle is a policy that a fork brings with it.
+type PolicyBundle = protocol.PolicyBundle
+
+// Modes of a fork's effects guard.
+const (
+	EffectsGuard  = protocol.EffectsGuard
+	EffectsPolicy = protocol.EffectsPolicy
+)
+
+// maxPolicy bounds the files of a policy that a fork brings: they stand in its history, and go
+// to a worker with each decision.
+const maxPolicy = 512 << 10
 
 // Fork starts a new execution that has the source's steps up to AtSeq, and its resources
 // as the matching checkpoints hold them. No worker need run. An AtSeq outside
 // of the source's log is a *SeqError.
 func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) {
+	if err := checkFork(&req); err != nil {
+		return nil, err
+	}
 	source, err := c.read(ctx, req.ExecutionID)
 	if err != nil {
 		return nil, err
@@ -51,16 +73,42 @@ func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) 
 	if err != nil {
 		return nil, fmt.Errorf("execution %s: %w", req.ExecutionID, err)
 	}
-	page := firstPage(records)
+	fork := &protocol.Fork{
+		ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: plan.AtSeq,
+		HistoryEvents: plan.HistoryEvents, Restoration: plan.Restoration,
+		Effects: req.Effects, Page: firstPage(records),
+	}
+	if req.Effects == EffectsGuard {
+		fork.Guarded = plan.Effects
+	}
+	if req.Policy == nil {
+		req.Policy = source.Policy
+	}
 	return c.start(ctx, create, &protocol.Start{
-		Session: req.Session,
-		Parent:  source.Parent,
-		Fork: &protocol.Fork{
-			ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: plan.AtSeq,
-			HistoryEvents: plan.HistoryEvents, Restoration: plan.Restoration,
-			Page: page,
-		},
+		Session: req.Session, Parent: source.Parent, Policy: req.Policy, Fork: fork,
 	})
+}
+
+// checkFork checks what can be without the source, and fills in what is empty.
+func checkFork(req *ForkRequest) error {
+	switch req.Effects {
+	case "":
+		req.Effects = EffectsGuard
+	case EffectsGuard, EffectsPolicy:
+	default:
+		return fmt.Errorf("fork: effects is %q; it may be %s or %s", req.Effects, EffectsGuard, EffectsPolicy)
+	}
+	if req.Policy == nil {
+		return nil
+	}
+	size := 0
+	for _, file := range req.Policy.Files {
+		size += len(file.Data)
+	}
+	if size > maxPolicy {
+		return fmt.Errorf("fork: the policy has %d bytes; a fork may bring at most %d", size, maxPolicy)
+	}
+	return nil
 }
 
 // inlineBytes is how much of a prefix comes with a fork's start. It is enough for hundreds of

@@ -101,6 +101,9 @@ func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failur
 		e.Notes = append(e.Notes, note)
 		return
 	}
+	for _, a := range e.Approvals {
+		e.Notes = append(e.Notes, fmt.Sprintf("%s waits for approval until %s; %q lets it run", a.Target, a.ExpiresAt.Format(time.RFC3339), "tine approval grant "+a.ID))
+	}
 	for _, p := range e.Pending {
 		switch {
 		case p.Attempt > 1 && p.LastFailure != "":

@@ -81,26 +81,33 @@ func quote(s string) string {
 
 func (c *Client) list(ctx context.Context, query string, opts ListOptions) ([]*Execution, error) {
 	found := []*Execution{}
+	err := c.eachListed(ctx, query, min(opts.Limit, 1000), func(info *workflowpb.WorkflowExecutionInfo) (bool, error) {
+		if e := c.fromVisibility(info); opts.Status == "" || e.Status == opts.Status {
+			found = append(found, e)
+		}
+		return len(found) < opts.Limit, nil
+	})
+	return found, err
+}
+
+// eachListed calls fn with each execution that the visibility store finds, until fn returns
+// false or an error.
+func (c *Client) eachListed(ctx context.Context, query string, pageSize int, fn func(*workflowpb.WorkflowExecutionInfo) (bool, error)) error {
 	var token []byte
 	for {
 		page, err := c.temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
-			Namespace: c.opts.Namespace, Query: query, PageSize: int32(min(opts.Limit, 1000)), NextPageToken: token,
+			Namespace: c.opts.Namespace, Query: query, PageSize: int32(pageSize), NextPageToken: token,
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, info := range page.GetExecutions() {
-			e := c.fromVisibility(info)
-			if opts.Status != "" && e.Status != opts.Status {
-				continue
-			}
-			found = append(found, e)
-			if len(found) == opts.Limit {
-				return found, nil
+			if more, err := fn(info); err != nil || !more {
+				return err
 			}
 		}
 		if token = page.GetNextPageToken(); len(token) == 0 {
-			return found, nil
+			return nil
 		}
 	}
 }
