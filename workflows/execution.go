@@ -151,6 +151,10 @@ func (x *execution) started(ctx workflow.Context, target string) (ended func()) 
 	}
 }
 
+// lastLine is for Temporal's UI to cut off: its frame is a line too short. It looks empty, and
+// is not so for markdown.
+const lastLine = "\n\u00a0\n"
+
 // describe sets the details that Temporal's UI shows for the workflow.
 func (x *execution) describe(ctx workflow.Context) {
 	var b strings.Builder
@@ -167,5 +171,6 @@ func (x *execution) describe(ctx workflow.Context) {
 	b.WriteString("**Doing:** " + doing + "\n")
 	x.approvals.describe(&b)
 	x.resources.describe(&b)
+	b.WriteString(lastLine)
 	workflow.SetCurrentDetails(ctx, b.String())
 }

@@ -215,14 +215,14 @@ func (s *resourceSet) describe(b *strings.Builder) {
 	if len(s.keys) == 0 {
 		return
 	}
-	b.WriteString("\n| resource | driver | checkpoint |\n|---|---|---|\n")
+	b.WriteString("\n**Resources:**\n\n")
 	for _, key := range s.keys {
 		r := s.opened[key]
-		coverage := "does not cover the current state"
+		coverage := "its current state is not captured"
 		if r.covered {
-			coverage = "covers the current state"
+			coverage = "its current state is captured"
 		}
-		b.WriteString("| `" + key + "` | " + r.Driver + " | " + coverage + " |\n")
+		b.WriteString("- `" + key + "` (" + r.Driver + "): " + coverage + "\n")
 	}
 }
 
