@@ -61,6 +61,21 @@ func TestLimits(t *testing.T) {
 			},
 			asked(), eventlog.StepStatusAwaiting,
 		},
+		"cancelled before it was decided": {
+			func(h *history, c call) {
+				h.propose(c, allow)
+				h.settle(givenUp(c))
+			},
+			[]string{eventlog.StepProposed, eventlog.StepCancelled}, eventlog.StepStatusCancelled,
+		},
+		"cancelled while it is parked": {
+			func(h *history, c call) {
+				h.propose(c, allow)
+				h.limit(c, &until)
+				h.settle(givenUp(c))
+			},
+			[]string{eventlog.StepProposed, eventlog.StepRateLimited, eventlog.StepCancelled}, eventlog.StepStatusCancelled,
+		},
 		"parked": {
 			func(h *history, c call) {
 				h.propose(c, allow)
@@ -192,6 +207,23 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// givenUp is the record of a step that was cancelled before its body could run.
+func givenUp(c call) protocol.StepRecord {
+	cancelled := protocol.StepError{Message: "cancelled", Reason: protocol.ReasonCancelled}
+	return protocol.StepRecord{Step: c.Step, Outcome: &protocol.Outcome{Error: &cancelled}}
+}
+
+// TestGivenUpAfterApproval: a step that was approved and then cancelled had no effect.
+func TestGivenUpAfterApproval(t *testing.T) {
+	t.Parallel()
+	h, c := waiting(t)
+	h.grant(c)
+	h.settle(givenUp(c))
+	log := h.log()
+	require.Equal(t, eventlog.StepStatusCancelled, log.Steps[0].Status)
+	require.Zero(t, log.Steps[0].ExecutingSeq)
 }
 
 func TestLimitPayloads(t *testing.T) {

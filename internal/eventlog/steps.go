@@ -104,7 +104,7 @@ func (p *Projector) progress(s stamp, step *Step, rec protocol.StepRecord, data 
 	if step.Status == StepStatusAwaiting {
 		return nil
 	}
-	if step.startable() && (rec.Executing || rec.Outcome != nil) {
+	if step.startable() && (rec.Executing || rec.Outcome != nil && !givenUp(rec, data)) {
 		if err := p.begin(s, step); err != nil {
 			return err
 		}
@@ -116,6 +116,12 @@ func (p *Projector) progress(s stamp, step *Step, rec protocol.StepRecord, data 
 		step.Attempts = data.Attempt
 	}
 	return p.settle(s, step, settledType(*rec.Outcome), *rec.Outcome)
+}
+
+// givenUp says that the step was cancelled before its body could run: while it waited for its
+// turn again, after a limit or an approval.
+func givenUp(rec protocol.StepRecord, data markerData) bool {
+	return data.ActivityType == protocol.ActivitySettle && settledType(*rec.Outcome) == StepCancelled
 }
 
 // declared is the step of a record, proposed now if it is new.
