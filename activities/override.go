@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tinerun/tine/internal/protocol"
@@ -57,13 +58,7 @@ func (o *overrides) entry(digest string) *override {
 
 // touch makes the digest the last used one, and forgets the first used beyond the bound.
 func (o *overrides) touch(digest string) {
-	for i, other := range o.recent {
-		if other == digest {
-			o.recent = append(o.recent[:i], o.recent[i+1:]...)
-			break
-		}
-	}
-	o.recent = append(o.recent, digest)
+	o.recent = append(slices.DeleteFunc(o.recent, func(other string) bool { return other == digest }), digest)
 	if len(o.recent) > maxOverrides {
 		delete(o.byDigest, o.recent[0])
 		o.recent = o.recent[1:]

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,6 +57,12 @@ func isTest(name string) bool {
 		strings.HasSuffix(name, "_test.rego")
 }
 
+// isPart reports whether a file in a directory is part of a policy. Hidden ones are not: editors
+// leave those.
+func isPart(name string) bool {
+	return kindOf(name) != "" && !isTest(name) && !strings.HasPrefix(name, ".")
+}
+
 // ReadFiles reads a policy's files from disk, for Compile. A directory stands for the policy
 // files directly in it; tests of policies (*.policytest.yaml, *_test.rego) and names that begin
 // with a dot are left out. The error is the first file that cannot be read.
@@ -96,9 +103,8 @@ func policiesIn(dir string) ([]string, error) {
 	}
 	var found []string
 	for _, e := range entries {
-		name := e.Name()
-		if !e.IsDir() && kindOf(name) != "" && !isTest(name) && !strings.HasPrefix(name, ".") {
-			found = append(found, filepath.Join(dir, name))
+		if !e.IsDir() && isPart(e.Name()) {
+			found = append(found, filepath.Join(dir, e.Name()))
 		}
 	}
 	if len(found) == 0 {
@@ -114,13 +120,17 @@ func digest(files []Source) string {
 		return cmp.Or(cmp.Compare(kindOf(a.Name), kindOf(b.Name)), slices.Compare(a.Data, b.Data))
 	})
 	h := sha256.New()
-	var length [8]byte
 	for _, f := range sorted {
-		for _, field := range [][]byte{[]byte(kindOf(f.Name)), f.Data} {
-			binary.BigEndian.PutUint64(length[:], uint64(len(field)))
-			h.Write(length[:])
-			h.Write(field)
-		}
+		hashPart(h, []byte(kindOf(f.Name)))
+		hashPart(h, f.Data)
 	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}
+
+// hashPart adds a part with its length, so that no two lists of parts add the same.
+func hashPart(h hash.Hash, part []byte) {
+	var length [8]byte
+	binary.BigEndian.PutUint64(length[:], uint64(len(part)))
+	h.Write(length[:])
+	h.Write(part)
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -47,7 +46,7 @@ func (s *Store) find() (map[string][]string, error) {
 
 // policyName is the agent that a file of a directory is for, or DefaultName.
 func policyName(file string) (string, bool) {
-	if kindOf(file) == "" || isTest(file) || strings.HasPrefix(file, ".") {
+	if !isPart(file) {
 		return "", false
 	}
 	stem := strings.TrimSuffix(file, ".tar.gz")
@@ -64,22 +63,16 @@ func policyName(file string) (string, bool) {
 func see(paths []string) sight {
 	var seen sight
 	sum := sha256.New()
-	add := func(part []byte) {
-		var size [8]byte
-		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
-		sum.Write(size[:])
-		sum.Write(part)
-	}
 	for _, path := range paths {
-		add([]byte(path))
+		hashPart(sum, []byte(path))
 		data, err := readPolicy(path)
 		if err != nil {
-			add([]byte(err.Error()))
+			hashPart(sum, []byte(err.Error()))
 			seen.problems = append(seen.problems, Problem{File: path, Message: err.Error()})
 			continue
 		}
-		add(nil) // so that no content is taken for a problem
-		add(data)
+		hashPart(sum, nil) // so that no content is taken for a problem
+		hashPart(sum, data)
 		seen.files = append(seen.files, Source{Name: path, Data: data})
 	}
 	sum.Sum(seen.print[:0])

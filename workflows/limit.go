@@ -25,14 +25,13 @@ func (p *pending) limit(ctx workflow.Context, decision protocol.Decision) (proto
 	decision.RateLimit, decision.Budget = nil, nil
 
 	record := protocol.StepRecord{Decision: &decision}
-	switch decision.Decision {
-	case protocol.Allow:
+	if decision.Decision == protocol.Allow {
 		record.Executing = p.call.wait != nil
-	case protocol.RequireApproval:
+	} else { // no activity has them as its input
+		record.Step.Args = p.call.args
+	}
+	if decision.Decision == protocol.RequireApproval {
 		record.Approval = decision.Window(workflow.Now(ctx))
-		record.Step.Args = p.call.args
-	default:
-		record.Step.Args = p.call.args
 	}
 	return decision, record.Approval, p.note(ctx, record)
 }

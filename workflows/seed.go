@@ -168,8 +168,7 @@ func (x *execution) noteDivergence(ctx workflow.Context) {
 		return
 	}
 	x.seed.noted = true
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: localTimeout})
-	if err := workflow.ExecuteLocalActivity(local, protocol.ActivityNote, *divergence).Get(ctx, nil); err != nil {
+	if err := workflow.ExecuteLocalActivity(localOptions(ctx, localTimeout), protocol.ActivityNote, *divergence).Get(ctx, nil); err != nil {
 		workflow.GetLogger(ctx).Error("divergence not recorded", "error", err)
 	}
 }

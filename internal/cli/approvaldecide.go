@@ -12,23 +12,19 @@ import (
 // verdict is what a decision says.
 type verdict struct {
 	word, short, effect string
-	decide              func(executions) func(context.Context, string, tine.ApprovalDecision) (*tine.Approval, error)
+	decide              func(executions, context.Context, string, tine.ApprovalDecision) (*tine.Approval, error)
 }
 
 var (
 	granting = verdict{
 		word: "grant", short: "Let a step run that waits for approval",
 		effect: "Lets a step run that waits for approval.",
-		decide: func(c executions) func(context.Context, string, tine.ApprovalDecision) (*tine.Approval, error) {
-			return c.Grant
-		},
+		decide: executions.Grant,
 	}
 	denying = verdict{
 		word: "deny", short: "Refuse a step that waits for approval",
 		effect: "Refuses a step that waits for approval. Its agent is told why, and goes on.",
-		decide: func(c executions) func(context.Context, string, tine.ApprovalDecision) (*tine.Approval, error) {
-			return c.Deny
-		},
+		decide: executions.Deny,
 	}
 )
 
@@ -74,7 +70,7 @@ func runApprovalDecide(ctx context.Context, opts *approvalDecideOptions) error {
 	if err != nil {
 		return err
 	}
-	a, err := opts.verdict.decide(c)(ctx, opts.id, opts.decision)
+	a, err := opts.verdict.decide(c, ctx, opts.id, opts.decision)
 	if err != nil {
 		return err
 	}

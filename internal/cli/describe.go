@@ -31,14 +31,13 @@ type payload struct {
 	Resources []string        `json:"resources"`
 	Error     *tine.StepError `json:"error"`
 
-	ApprovalID string     `json:"approval_id"`
-	Approvers  []string   `json:"approvers"`
-	Message    string     `json:"message"`
-	DecidedBy  string     `json:"decided_by"`
-	Identity   string     `json:"identity"`
-	Rationale  string     `json:"rationale"`
-	ExpiresAt  *time.Time `json:"expires_at"`
-	Until      *time.Time `json:"until"`
+	Approvers []string   `json:"approvers"`
+	Message   string     `json:"message"`
+	DecidedBy string     `json:"decided_by"`
+	Identity  string     `json:"identity"`
+	Rationale string     `json:"rationale"`
+	ExpiresAt *time.Time `json:"expires_at"`
+	Until     *time.Time `json:"until"`
 
 	Key           string          `json:"key"`
 	Driver        string          `json:"driver"`
@@ -133,8 +132,7 @@ func (d *describer) stepDetails(e tine.Event, p payload) string {
 	case eventlog.StepExecuting:
 		d.began[p.StepID] = e.OccurredAt
 		return label("affects", strings.Join(p.Resources, ", "))
-	}
-	if e.Type == eventlog.StepRateLimited {
+	case eventlog.StepRateLimited:
 		return joined(label("rule", p.RuleID), p.Reason, parked(e, p))
 	}
 	return joined(label("rule", p.RuleID), p.Reason, stepError(p.Error), d.took(e, p))

@@ -125,6 +125,9 @@ func classify(ctx context.Context, err error, began bool, command string) failur
 	if f, ok := executionFailure(err); ok {
 		return f
 	}
+	if f, ok := approvalFailure(err); ok {
+		return f
+	}
 	if ctx.Err() != nil { // whatever it was that noticed first
 		return failure{exit: exitFailed, code: "interrupted", message: "interrupted"}
 	}
@@ -186,7 +189,7 @@ func executionFailure(err error) (failure, bool) {
 		f.exit, f.code = exitFailed, "closed"
 		f.hint = fmt.Sprintf("%q shows how it ended", "tine exec get "+closed.ExecutionID)
 	default:
-		return approvalFailure(err)
+		return failure{}, false
 	}
 	return f, true
 }

@@ -75,7 +75,7 @@ func printExecution(f *factory, e *tine.Execution) {
 	p.pending(e.Pending)
 	p.prose("Notes", yellow, e.Notes...)
 	p.heading("Next")
-	for _, line := range suggestions(e, p.screen.id(e.ID)) {
+	for _, line := range suggestions(p.screen, e) {
 		fmt.Fprintln(p.w, indent+line)
 	}
 }
@@ -264,11 +264,12 @@ func (p page) pending(pending []tine.PendingActivity) {
 }
 
 // suggestions are the commands one may want next.
-func suggestions(e *tine.Execution, id string) []string {
+func suggestions(s screen, e *tine.Execution) []string {
+	id := s.id(e.ID)
 	commands := []string{"tine exec events " + id}
 	switch {
 	case len(e.Approvals) > 0:
-		asked := id + oneLine(strings.TrimPrefix(e.Approvals[0].ID, e.ID))
+		asked := s.approvalID(e.Approvals[0])
 		commands = []string{"tine approval get " + asked, "tine approval grant " + asked, "tine exec watch " + id}
 	case !e.Closed():
 		commands = []string{"tine exec watch " + id, "tine exec cancel " + id}
