@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,6 +48,10 @@ var _ sdkworker.Plugin = (*Plugin)(nil)
 
 // NewPlugin checks the items and reports all mistakes in one error.
 func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
+	if opts.Policy == nil && (opts.PolicyPath != "" || opts.RequirePolicy) {
+		// What asks for a policy must not get a worker that allows everything.
+		return nil, errors.New("worker: PolicyPath and RequirePolicy are for Run; open the policies with policy.Open and give them as Policy")
+	}
 	i, err := collect(serve)
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)

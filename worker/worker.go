@@ -32,7 +32,8 @@ type Options struct {
 	// Policy decides every step. Nil allows all. A policy.Store follows files.
 	Policy policy.Engine
 	// PolicyPath is a file or a directory of policies that Run opens with policy.Open if
-	// Policy is nil. With RequirePolicy agents that have none there may do nothing.
+	// Policy is nil. With RequirePolicy agents that have none there may do nothing. New and
+	// NewPlugin refuse both without a Policy, since nobody would close the store.
 	PolicyPath    string
 	RequirePolicy bool
 	// HeartbeatTimeout is how long a worker may be silent before a step of it counts as
