@@ -113,9 +113,9 @@ func policiesIn(dir string) ([]string, error) {
 	return found, nil
 }
 
-// digest names a policy by what its files are and hold. Their names beyond that, and their
-// order, change nothing about it.
-func digest(files []Source) string {
+// Digest names a policy by what its files are and hold: "sha256:" and hex digits. Their names
+// beyond that, and their order, change nothing about it.
+func Digest(files []Source) string {
 	sorted := slices.SortedFunc(slices.Values(files), func(a, b Source) int {
 		return cmp.Or(cmp.Compare(kindOf(a.Name), kindOf(b.Name)), slices.Compare(a.Data, b.Data))
 	})

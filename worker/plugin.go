@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,9 +47,8 @@ var _ sdkworker.Plugin = (*Plugin)(nil)
 
 // NewPlugin checks the items and reports all mistakes in one error.
 func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
-	if opts.Policy == nil && (opts.PolicyPath != "" || opts.RequirePolicy) {
-		// What asks for a policy must not get a worker that allows everything.
-		return nil, errors.New("worker: PolicyPath and RequirePolicy are for Run; open the policies with policy.Open and give them as Policy")
+	if opts.PolicyPath != "" || opts.RequirePolicy { // it must not get a worker that allows more
+		return nil, errPolicyPath
 	}
 	i, err := collect(serve)
 	if err != nil {
@@ -61,7 +59,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	acts, err := activities.New(activities.Options{
-		Policy: opts.Policy, Resources: set,
+		Policy: opts.Policy, ForkPolicy: opts.ForkPolicy, PolicyOptions: opts.PolicyOptions, Resources: set,
 		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models,
 		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout,
 		Decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},

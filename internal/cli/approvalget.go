@@ -24,7 +24,7 @@ func newApprovalGetCmd(f *factory, runF func(context.Context, *approvalGetOption
 		Long: `Shows what an approval is for, with all arguments of the step, who may decide it, and
 who did. A decision is bound to what is shown here: the step, the hash of its
 arguments and the policy's digest.`,
-		Example:           `  tine approval get YourExecutionId`,
+		Example:           `  tine approval get YourApprovalId`,
 		Args:              arguments([]string{"ID"}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
