@@ -17,6 +17,7 @@ import (
 	"github.com/tinerun/tine/internal/eventlog"
 	"github.com/tinerun/tine/internal/failure"
 	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/policy"
 	"github.com/tinerun/tine/resources"
 	"github.com/tinerun/tine/workflows"
 )
@@ -70,6 +71,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 	if opts.DrainTimeout == 0 {
 		opts.DrainTimeout = DefaultDrainTimeout
 	}
+	warnUnrestricted(opts, i.agents)
 	if opts.Namespace == "" {
 		opts.Namespace = client.DefaultNamespace
 	}
@@ -77,6 +79,19 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 		client: c, opts: opts, agents: i.agents, activities: acts, resources: set,
 		queues: map[string]string{}, hosts: map[string][]sdkworker.Worker{}, replayed: map[string]bool{},
 	}, nil
+}
+
+// warnUnrestricted names the agents that a policy was meant for, perhaps, and that have none.
+func warnUnrestricted(opts Options, agents []workflows.Agent) {
+	described, ok := opts.Policy.(policy.Describer)
+	if !ok || opts.Policy == (policy.AllowAll{}) {
+		return
+	}
+	for _, agent := range agents {
+		if _, unrestricted := described.Describe(agent.Name()); unrestricted {
+			opts.slog().Warn("agent has no policy, so every step of it is allowed", "agent", agent.Name())
+		}
+	}
 }
 
 // Name is the plugin's name.
