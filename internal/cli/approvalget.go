@@ -81,8 +81,9 @@ func printApproval(f *factory, a *tine.Approval) {
 	p.valueUpTo(math.MaxInt, "Args", a.Args) // nobody should approve what they could not read
 	p.heading("Next")
 	if a.Status == tine.ApprovalPending {
-		id := p.screen.approvalID(a)
-		fmt.Fprintf(p.w, "%stine approval grant %s\n%stine approval deny %s --reason TEXT\n", indent, id, indent, id)
+		for _, command := range deciding(p.screen, a)[1:] {
+			fmt.Fprintln(p.w, indent+command)
+		}
 		return
 	}
 	fmt.Fprintf(p.w, "%stine exec get %s\n", indent, p.screen.id(a.ExecutionID))
