@@ -174,6 +174,7 @@ func (a *Activities) Register(r Registry) {
 		protocol.ActivityLoadPrefix:     a.tineLoadPrefix,
 		protocol.ActivityCreateResource: a.tineCreateResource,
 		protocol.ActivityCheckpoint:     a.tineCheckpoint,
+		protocol.ActivityPause:          a.tinePauseResource,
 		protocol.ActivityLimit:          a.tineLimit,
 	} {
 		r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})

@@ -103,7 +103,7 @@ func (a *Activities) tineCreateResource(ctx context.Context, in protocol.CreateR
 		return driverError(err)
 	})
 	return protocol.ResourceCreated{
-		Binding: created.Binding, CoverageReuse: created.CoverageReuse, Host: created.Host,
+		Binding: created.Binding, CoverageReuse: created.CoverageReuse, Host: created.Host, CanPause: created.CanPause,
 	}, err
 }
 
@@ -115,6 +115,13 @@ func (a *Activities) tineCheckpoint(ctx context.Context, in protocol.Checkpoint)
 		return driverError(err)
 	})
 	return protocol.CheckpointTaken{Ref: ref}, err
+}
+
+// tinePauseResource is the activity that puts a resource to rest.
+func (a *Activities) tinePauseResource(ctx context.Context, in protocol.Pause) error {
+	return supervise(ctx, protocol.SafeToRetry, func(ctx context.Context) error {
+		return driverError(a.resources.Pause(ctx, in.Driver, in.Binding))
+	})
 }
 
 // driverError says of a driver's error whether another attempt may mend it. Unlike a tool's

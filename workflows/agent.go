@@ -56,6 +56,7 @@ func (a Agent) Run(ctx workflow.Context, input json.RawMessage, start *protocol.
 		x.captureUncovered(ctx)
 	}
 	x.noteDivergence(ctx)
+	x.pauseAtEnd(ctx)
 	err = executionError(err)
 	x.publishEnd(ctx, err)
 	return out, err

@@ -89,6 +89,7 @@ func (x *execution) askFor(ctx workflow.Context, p *pending, decision protocol.D
 	x.approvals.byStep[protocol.ApprovalStep(a.ID)] = a
 	x.approvals.pending = append(x.approvals.pending, a)
 	x.publishApprovals(ctx)
+	x.pauseWhileBlocked(ctx)
 	return a, decided
 }
 

@@ -44,6 +44,8 @@ type execution struct {
 	fatal error
 	// opening counts the resources that are being created.
 	opening int
+	// pausing says that resources are paused while approvals are pending.
+	pausing bool
 	// running are the targets of the steps under way, in order, for the UI.
 	running []string
 }

@@ -26,6 +26,14 @@ func (g *gate) enter(ctx workflow.Context) (leave func(), err error) {
 	return g.mutex.Unlock, nil
 }
 
+// try enters if nobody is in, and reports whether it did.
+func (g *gate) try(ctx workflow.Context) (leave func(), ok bool) {
+	if g.running > 0 || !g.mutex.TryLock(ctx) {
+		return nil, false
+	}
+	return g.mutex.Unlock, true
+}
+
 // close makes the gate serial, waits for those who entered before, and enters.
 func (g *gate) close(ctx workflow.Context) (leave func(), err error) {
 	g.serial = true

@@ -264,6 +264,7 @@ func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 	envelope := protocol.Call{Idempotency: p.step.Idempotency, Model: p.call.model}
 	if p.step.Kind != protocol.KindLLM {
 		envelope.Resources = p.x.resources.bound()
+		p.x.resources.wake()
 	}
 	future := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, p.activityOptions()), activity, p.call.args, envelope)
 	err := p.x.await(ctx, future, &result)

@@ -41,6 +41,8 @@ type ResourceOptions struct {
 	// SkipCompletion leaves out the checkpoint that is otherwise taken when the handler
 	// returns normally and none covers the resource.
 	SkipCompletion bool
+	// Pause says when the resource rests, if its driver can pause it. Empty means PauseBlocked.
+	Pause PauseMode
 }
 
 const maxKey = 128
@@ -89,6 +91,12 @@ func (r Resource) Open(ctx workflow.Context, opts ResourceOptions) error {
 func (r Resource) spec(opts ResourceOptions) (protocol.ResourceSpec, error) {
 	spec := protocol.ResourceSpec{
 		Key: r.key, Driver: opts.Driver, EverySteps: opts.EverySteps, OnCompletion: !opts.SkipCompletion,
+		Pause: string(opts.Pause),
+	}
+	switch opts.Pause {
+	case "", PauseBlocked, PauseCompleted, PauseNever:
+	default:
+		return spec, configurationError("resource %q: Pause is %q; it may be %s, %s or %s", r.key, opts.Pause, PauseBlocked, PauseCompleted, PauseNever)
 	}
 	switch {
 	case !validKey(r.key):
@@ -157,6 +165,9 @@ type openResource struct {
 	// what ended coverage, to notice that during a capture.
 	covered bool
 	touches int
+	// canPause says that the driver can, and resting that the resource has been paused since it
+	// was used.
+	canPause, resting bool
 }
 
 func newResourceSet() *resourceSet {
@@ -222,6 +233,9 @@ func (s *resourceSet) describe(b *strings.Builder) {
 		if r.covered {
 			coverage = "its current state is captured"
 		}
+		if r.resting {
+			coverage += "; paused"
+		}
 		b.WriteString("- `" + key + "` (" + r.Driver + "): " + coverage + "\n")
 	}
 }
@@ -259,11 +273,14 @@ func (x *execution) open(ctx workflow.Context, spec protocol.ResourceSpec) error
 		return err
 	}
 	r.bound = protocol.Bound{Driver: spec.Driver, Binding: created.Binding}
-	r.coverageReuse = created.CoverageReuse
+	r.coverageReuse, r.canPause = created.CoverageReuse, created.CanPause
 	x.resources.opened[spec.Key] = r
 	x.resources.keys = append(x.resources.keys, spec.Key)
 	if !r.covered {
 		x.capture(ctx, r, protocol.CauseBaseline, "")
+	}
+	if len(x.approvals.pending) > 0 {
+		x.pauseWhileBlocked(ctx)
 	}
 	x.describe(ctx)
 	return nil

@@ -26,6 +26,7 @@ type (
 	prefixTask     struct{}
 	createTask     struct{ resource *Resource }
 	checkpointTask struct{ request protocol.Checkpoint }
+	pauseTask      struct{ resource *Resource }
 	stepTask       struct{ step *Step }
 )
 
@@ -47,6 +48,8 @@ func (p *Projector) taskOf(s stamp, a *historypb.ActivityTaskScheduledEventAttri
 		return p.createScheduled(s, a.GetInput())
 	case protocol.ActivityCheckpoint:
 		return p.checkpointScheduled(a.GetInput())
+	case protocol.ActivityPause:
+		return p.pauseScheduled(a.GetInput())
 	case protocol.ActivityLimit: // a step's record says what the limit did
 		return nil, nil
 	default: // a tool's or a model's; the id says which step it runs
@@ -85,6 +88,11 @@ func (p *Projector) stepScheduled(s stamp, a *historypb.ActivityTaskScheduledEve
 	}
 	if err := step.setArgs(p.dec.value(first(a.GetInput()))); err != nil {
 		return nil, err
+	}
+	if step.Kind != protocol.KindLLM {
+		for _, r := range p.log.Resources {
+			r.Paused = false // the step may use any of them
+		}
 	}
 	return stepTask{step}, p.begin(s, step)
 }
@@ -140,8 +148,32 @@ func (p *Projector) checkpointScheduled(input *commonpb.Payloads) (task, error) 
 	if err := p.dec.decode(input, &request); err != nil {
 		return nil, fmt.Errorf("input: %w", err)
 	}
+	if r := p.log.Resource(request.Key); r != nil {
+		r.Paused = false
+	}
 	return checkpointTask{request}, nil
 }
+
+func (p *Projector) pauseScheduled(input *commonpb.Payloads) (task, error) {
+	var request protocol.Pause
+	if err := p.dec.decode(input, &request); err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	resource := p.log.Resource(request.Key)
+	if resource == nil {
+		return nil, fmt.Errorf("resource %q has not been registered", request.Key)
+	}
+	return pauseTask{resource}, nil
+}
+
+func (t pauseTask) completed(p *Projector, s stamp, _ int, _ *commonpb.Payloads) error {
+	t.resource.Paused = true
+	_, err := p.emit(s, ResourcePaused, pausedPayload{Key: t.resource.Key}, subject{resource: t.resource})
+	return err
+}
+
+// failed says nothing: the resource costs more, and the execution goes on.
+func (pauseTask) failed(*Projector, stamp, int, error) error { return nil }
 
 func (t checkpointTask) completed(p *Projector, s stamp, _ int, result *commonpb.Payloads) error {
 	var taken protocol.CheckpointTaken

@@ -93,6 +93,7 @@ type (
 		Config       json.RawMessage `json:"config,omitempty"`
 		EverySteps   int             `json:"every_steps"`
 		OnCompletion bool            `json:"on_completion"`
+		Pause        string          `json:"pause,omitempty"`
 	}
 	initializedPayload struct {
 		Key           string `json:"key"`
@@ -109,6 +110,10 @@ type (
 		CoveredSeq    int64  `json:"covered_seq"`
 		Cause         string `json:"cause,omitempty"`
 	}
+	pausedPayload struct {
+		Key string `json:"key"`
+	}
+
 	checkpointFailedPayload struct {
 		Key   string             `json:"key"`
 		Cause string             `json:"cause"`

@@ -39,6 +39,7 @@ const (
 	ResourceBound            = "resource.bound"
 	ResourceCheckpointed     = "resource.checkpointed"
 	ResourceCheckpointFailed = "resource.checkpoint_failed"
+	ResourcePaused           = "resource.paused"
 )
 
 // Event is one entry of an execution's log.
@@ -112,6 +113,8 @@ type Resource struct {
 	CheckpointRef string `json:"checkpoint_ref,omitempty"`
 	// Host names the one host that holds the resource, if only one does.
 	Host string `json:"host,omitempty"`
+	// Paused says that the resource rests. Its next use resumes it.
+	Paused bool `json:"paused,omitempty"`
 	// Count is how many settled live or copied steps have affected the resource.
 	Count int `json:"count"`
 	// Covered says that a checkpoint holds the resource's state as of the last event.

@@ -20,6 +20,7 @@ const (
 	ActivityCreateResource = Prefix + "CreateResource" // input CreateResource, result ResourceCreated
 	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
 	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
+	ActivityPause          = Prefix + "PauseResource"  // input Pause
 	ActivityLimit          = Prefix + "Limit"          // takes a token of a shared rate limit; input LimitRequest, result LimitGrant
 
 	// WorkflowLimiter keeps a bucket that executions share. UpdateTake takes a token.
@@ -113,6 +114,13 @@ const (
 	ReasonEffect             = "effect_started_on_source"
 	ReasonIndeterminateRetry = "prior attempt outcome unknown; retry refused"
 	ReasonNoRule             = "no explicit allow rule matched"
+)
+
+// When a resource is paused. The empty string in a record means PauseBlocked.
+const (
+	PauseBlocked   = "blocked"
+	PauseCompleted = "completed"
+	PauseNever     = "never"
 )
 
 // Causes of a checkpoint.

@@ -206,6 +206,8 @@ type ResourceSpec struct {
 	Config       json.RawMessage `json:"config,omitempty"`
 	EverySteps   int             `json:"every_steps"`
 	OnCompletion bool            `json:"on_completion"`
+	// Pause is one of the Pause constants.
+	Pause string `json:"pause,omitempty"`
 }
 
 // CreateResource is the input of ActivityCreateResource.
@@ -223,6 +225,14 @@ type ResourceCreated struct {
 	CoverageReuse bool            `json:"coverage_reuse,omitempty"`
 	// Host names the host that holds the resource, if only one does.
 	Host string `json:"host,omitempty"`
+	// CanPause says that the driver can pause the resource.
+	CanPause bool `json:"can_pause,omitempty"`
+}
+
+// Pause is the input of ActivityPause.
+type Pause struct {
+	Key string `json:"key"`
+	Bound
 }
 
 // Checkpoint is the input of ActivityCheckpoint.
