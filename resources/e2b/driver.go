@@ -324,8 +324,8 @@ func (d *Driver) attach(ctx context.Context, id string, set settings) (*Sandbox,
 }
 
 // Checkpoint takes a snapshot of a sandbox, with its files and memory. Connections into the
-// sandbox drop; the handle connects again. A command that is running on it meanwhile
-// goes on in the sandbox, but its Run fails.
+// sandbox drop; the handle connects again. The Run of a command that is running meanwhile
+// fails, and kills it.
 func (d *Driver) Checkpoint(ctx context.Context, s *Sandbox) (string, error) {
 	conn, err := s.connection(ctx)
 	if err != nil {
