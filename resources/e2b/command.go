@@ -135,14 +135,14 @@ type process struct {
 func (c Command) startRequest() (startRequest, error) {
 	p := process{Cmd: c.Cmd, Args: c.Args, Envs: c.Env, Cwd: c.Dir}
 	switch {
+	case c.Timeout < 0:
+		return startRequest{}, fmt.Errorf("the command's timeout is %s; use 0 for none", c.Timeout)
 	case c.Line != "" && (c.Cmd != "" || len(c.Args) > 0):
 		return startRequest{}, errors.New("the command has both a Line and a Cmd; set one of them")
 	case c.Line != "":
 		p.Cmd, p.Args = "/bin/bash", []string{"-l", "-c", c.Line}
 	case c.Cmd == "":
 		return startRequest{}, errors.New("the command is empty; set Line or Cmd")
-	case c.Timeout < 0:
-		return startRequest{}, fmt.Errorf("the command's timeout is %s; use 0 for none", c.Timeout)
 	}
 	return startRequest{Process: p, Stdin: c.Stdin != nil}, nil
 }

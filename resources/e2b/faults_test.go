@@ -3,8 +3,10 @@ package e2b_test
 import (
 	"bytes"
 	"context"
+	"crypto/md5"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -523,4 +525,240 @@ func TestFromEnv(t *testing.T) {
 	header, err = e2b.BasicFromEnv("x-access-token", "TINE_TEST_TOKEN")(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, http.Header{"Authorization": {"Basic eC1hY2Nlc3MtdG9rZW46dDBrZW4="}}, header)
+}
+
+// A slow attempt must not take away what its successor has returned, which may be the newer one.
+func TestCreateRemovesOnlyItsOwn(t *testing.T) {
+	t.Parallel()
+	const (
+		older = `{"sandboxID":"i0","state":"running","startedAt":"2026-01-01T00:00:00Z"}`
+		mine  = `{"sandboxID":"i1","state":"running","startedAt":"2026-01-01T00:00:01Z"}`
+		newer = `{"sandboxID":"i2","state":"running","startedAt":"2026-01-01T00:00:02Z"}`
+	)
+	for name, test := range map[string]struct {
+		afterwards string // what there is after the sandbox was created
+		want       string
+		killed     []string
+	}{
+		"alone":         {afterwards: mine, want: "i1"},
+		"another newer": {afterwards: newer + "," + mine, want: "i1"},
+		"another older": {afterwards: mine + "," + older, want: "i0", killed: []string{"/sandboxes/i1"}},
+		"not listed":    {afterwards: newer, want: "i1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var killed []string
+			sandboxes := ""
+			d := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case r.Method == http.MethodGet:
+					reply(w, 200, "["+sandboxes+"]")
+				case r.Method == http.MethodDelete:
+					killed = append(killed, r.URL.Path)
+					sandboxes = older
+					w.WriteHeader(http.StatusNoContent)
+				case strings.HasSuffix(r.URL.Path, "/connect"):
+					reply(w, 200, strings.ReplaceAll(runningSandbox, "i1", "i0"))
+				default:
+					sandboxes = test.afterwards
+					reply(w, 201, runningSandbox)
+				}
+			})
+			s, _, err := d.Create(t.Context(), resources.CreateRequest{Owner: anOwner})
+			require.NoError(t, err)
+			require.Equal(t, test.want, s.ID())
+			require.Equal(t, test.killed, killed)
+		})
+	}
+}
+
+func TestCancelBeforeTheCommandHasStarted(t *testing.T) {
+	t.Parallel()
+	d, server := setup(t)
+	s, _ := create(t, d, resources.CreateRequest{})
+	server.Fail(e2btest.Fault{Path: startCommand, Delay: time.Second})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := s.Run(ctx, e2b.Command{Line: "echo $$ > pid; exec sleep 600"})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	result := run(t, s, `for i in $(seq 100); do
+[ -f pid ] && kill -0 $(cat pid) 2>/dev/null || exit 0
+sleep 0.05
+done; exit 1`)
+	require.Zero(t, result.ExitCode, "the command still runs")
+}
+
+// The daemon ends commands of workers that died.
+func TestCommandsHaveALimit(t *testing.T) {
+	t.Parallel()
+	d, server := setup(t)
+	s, _ := create(t, d, resources.CreateRequest{})
+	limit := func() string {
+		all := server.Requests()
+		return all[len(all)-1].Header.Get("Connect-Timeout-Ms")
+	}
+	run(t, s, "true")
+	require.Empty(t, limit())
+	_, err := s.Run(t.Context(), e2b.Command{Line: "true", Timeout: time.Minute})
+	require.NoError(t, err)
+	require.Equal(t, "75000", limit())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = s.Run(ctx, e2b.Command{Line: "true", Timeout: time.Hour})
+	require.NoError(t, err)
+	ms, err := strconv.Atoi(limit())
+	require.NoError(t, err)
+	require.InDelta(t, 75_000, ms, 20_000, "the context ends first")
+}
+
+func TestRunRefuses(t *testing.T) {
+	t.Parallel()
+	d, server := setup(t)
+	s, _ := create(t, d, resources.CreateRequest{})
+	before := len(server.Requests())
+	for says, command := range map[string]e2b.Command{
+		"the command is empty":  {},
+		"both a Line and a Cmd": {Line: "true", Cmd: "true"},
+		"timeout is -1s":        {Line: "true", Timeout: -time.Second},
+	} {
+		_, err := s.Run(t.Context(), command)
+		require.ErrorContains(t, err, says)
+	}
+	require.Len(t, server.Requests(), before)
+}
+
+func TestStandardInput(t *testing.T) {
+	t.Parallel()
+	d, _ := setup(t)
+	s, _ := create(t, d, resources.CreateRequest{})
+	large := bytes.Repeat([]byte("0123456789abcdef"), 20_000)
+	result, err := s.Run(t.Context(), e2b.Command{Line: "md5sum | cut -c1-32", Stdin: large})
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("%x\n", md5.Sum(large)), result.Stdout)
+	result, err = s.Run(t.Context(), e2b.Command{Line: "cat; echo end", Stdin: []byte{}})
+	require.NoError(t, err)
+	require.Equal(t, "end\n", result.Stdout)
+	require.Equal(t, "end\n", run(t, s, "cat; echo end").Stdout, "no input is an empty one")
+	result, err = s.Run(t.Context(), e2b.Command{Line: "exit 4", Stdin: large})
+	require.NoError(t, err, "a command need not read its input")
+	require.Equal(t, 4, result.ExitCode)
+}
+
+// Daemons before 0.4 have no default user.
+func TestOldDaemon(t *testing.T) {
+	t.Parallel()
+	users := make(chan string, 10)
+	d := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/sandboxes/i1":
+			reply(w, 200, `{"sandboxID":"i1","state":"running"}`)
+		case strings.HasSuffix(r.URL.Path, "/connect"):
+			reply(w, 200, strings.ReplaceAll(runningSandbox, "0.6.13", "0.3.2"))
+		case r.URL.Path == "/files":
+			users <- r.URL.Query().Get("username")
+		default:
+			user, _, _ := r.BasicAuth()
+			users <- user
+			reply(w, 200, `{}`)
+		}
+	})
+	s, err := d.Open(t.Context(), aSandbox)
+	require.NoError(t, err)
+	_, err = s.ReadFile(t.Context(), "x")
+	require.NoError(t, err)
+	require.NoError(t, s.Remove(t.Context(), "x"))
+	require.Equal(t, "user", <-users)
+	require.Equal(t, "user", <-users)
+}
+
+// The token of a sandbox may be another one after it was resumed elsewhere.
+func TestNewToken(t *testing.T) {
+	t.Parallel()
+	var connects atomic.Int64
+	d := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/sandboxes/i1":
+			reply(w, 200, `{"sandboxID":"i1","state":"running"}`)
+		case strings.HasSuffix(r.URL.Path, "/connect"):
+			reply(w, 200, strings.ReplaceAll(runningSandbox, envdToken, "token-"+strconv.FormatInt(connects.Add(1), 10)))
+		case r.Header.Get("X-Access-Token") != "token-2":
+			reply(w, 401, `{"code":"unauthenticated","message":"wrong token"}`)
+		default:
+			reply(w, 200, `{}`)
+		}
+	})
+	s, err := d.Open(t.Context(), aSandbox)
+	require.NoError(t, err)
+	require.NoError(t, s.Remove(t.Context(), "x"))
+	require.EqualValues(t, 2, connects.Load())
+}
+
+// A stream that stops after the command's end has told all there is.
+func TestStreamsEnd(t *testing.T) {
+	t.Parallel()
+	envelope := func(flags byte, message string) string {
+		return string([]byte{flags, 0, 0, 0, byte(len(message))}) + message
+	}
+	start := envelope(0, `{"event":{"start":{"pid":999999999}}}`)
+	out := envelope(0, `{"event":{"data":{"stdout":"aGkK"}}}`)
+	end := envelope(0, `{"event":{"end":{"exited":true,"status":"exit status 0"}}}`)
+	for name, test := range map[string]struct {
+		stream string
+		says   string // "" is success
+		retry  bool
+	}{
+		"whole":          {stream: start + out + end + envelope(2, `{}`)},
+		"pings":          {stream: start + envelope(0, `{"event":{"keepalive":{}}}`) + out + end + envelope(2, `{}`)},
+		"cut at the end": {stream: start + out + end},
+		"no end":         {stream: start + out + envelope(2, `{}`), says: "the stream ended before the command", retry: true},
+		"cut":            {stream: start + out, says: "the connection was cut", retry: true},
+		"cut inside":     {stream: start + out + end[:20], says: "the connection was cut", retry: true},
+		"compressed":     {stream: start + out + envelope(1, `{}`), says: "it is compressed", retry: true},
+		"no JSON":        {stream: start + out + envelope(0, `x`), says: "the answer cannot be read", retry: true},
+		"too large":      {stream: start + out + "\x00\xff\xff\xff\xff", says: "too large", retry: true},
+		"refused": {
+			stream: start + out + envelope(2, `{"error":{"code":"permission_denied","message":"no"}}`), says: "403 Forbidden: no",
+		},
+		"unavailable": {
+			stream: start + out + envelope(2, `{"error":{"code":"unavailable","message":"no"}}`), says: "503", retry: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var kills atomic.Int64
+			d := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				switch {
+				case r.URL.Path == "/sandboxes/i1":
+					reply(w, 200, `{"sandboxID":"i1","state":"running"}`)
+				case strings.HasSuffix(r.URL.Path, "/connect"):
+					reply(w, 200, runningSandbox)
+				case r.URL.Path != startCommand:
+					reply(w, 200, `{}`)
+				case bytes.Contains(body, []byte("999999999")):
+					kills.Add(1)
+					reply(w, 503, `{}`)
+				default:
+					w.Header().Set("Content-Type", "application/connect+json")
+					_, _ = io.WriteString(w, test.stream)
+				}
+			})
+			s, err := d.Open(t.Context(), aSandbox)
+			require.NoError(t, err)
+			result, err := s.Run(t.Context(), e2b.Command{Line: "true"})
+			require.Equal(t, "hi\n", result.Stdout)
+			if test.says == "" {
+				require.NoError(t, err)
+				require.Zero(t, result.ExitCode)
+				require.Zero(t, kills.Load())
+				return
+			}
+			require.ErrorContains(t, err, test.says)
+			requireRetry(t, err, 0, test.retry)
+			require.EqualValues(t, 1, kills.Load(), "it must not run beside another attempt")
+		})
+	}
 }
