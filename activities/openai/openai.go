@@ -2,9 +2,13 @@
 // completions protocol: OpenAI itself, a gateway, or a local server such as vLLM,
 // llama.cpp or Ollama.
 //
-// Start with [FromEnv], which reads LLM_BASE_URL, LLM_API_KEY and LLM_MODEL, or with
+// Start with [FromEnv], which reads LLM_BASE_URL, LLM_API_KEY, LLM_MODEL and LLM_STREAM, or with
 // [New]. Each call makes one request. Temporal does the retries, because an attempt that
 // it knows of survives the worker and shows in history.
+//
+// With Options.Stream the endpoint sends its answer piece by piece, and Generate returns
+// it whole. It is for gateways that can only stream, or that cut connections on which nothing
+// comes for a while.
 //
 // # What is retried
 //
@@ -63,6 +67,9 @@ type Options struct {
 	APIKey string
 	// Model is the model id for requests that name none. Empty: each must name one.
 	Model string
+	// Stream asks for the answer piece by piece. A whole one is taken as well. False: the answer
+	// comes whole.
+	Stream bool
 	// Timeout bounds one call of Generate. Zero: 10 minutes.
 	Timeout time.Duration
 	// HTTPClient makes the requests. Nil: one with http.DefaultTransport. Unless it has
@@ -75,6 +82,7 @@ type Options struct {
 type Model struct {
 	completions sdk.ChatCompletionService
 	model       string
+	stream      bool
 	timeout     time.Duration
 	// maxCompletionTokens chooses between the two names of the token limit.
 	maxCompletionTokens bool
@@ -85,9 +93,10 @@ type Model struct {
 
 var _ activities.Model = (*Model)(nil)
 
-// FromEnv makes a Model from LLM_BASE_URL, LLM_MODEL and, unless the endpoint needs none,
-// LLM_API_KEY. If none of the three is set, ok is false without an error, and the caller
-// may do without a real model. To set only some of what is needed is an error.
+// FromEnv makes a Model from LLM_BASE_URL, LLM_MODEL, unless the endpoint needs none
+// LLM_API_KEY, and LLM_STREAM, which is true or false. If none of the first three is set, ok is
+// false without an error, and the caller may do without a real model. To set only some of
+// what is needed is an error.
 func FromEnv() (m *Model, ok bool, err error) {
 	opts := Options{
 		BaseURL: os.Getenv("LLM_BASE_URL"),
@@ -106,6 +115,11 @@ func FromEnv() (m *Model, ok bool, err error) {
 	}
 	if len(missing) > 0 {
 		return nil, false, fmt.Errorf("openai: %s not set: set LLM_BASE_URL and LLM_MODEL, or none of the LLM_ variables", strings.Join(missing, " and "))
+	}
+	if stream := os.Getenv("LLM_STREAM"); stream != "" {
+		if opts.Stream, err = strconv.ParseBool(stream); err != nil {
+			return nil, false, errors.New("openai: LLM_STREAM must be true or false")
+		}
 	}
 	m, err = New(opts)
 	return m, err == nil, err
@@ -149,6 +163,7 @@ func New(opts Options) (*Model, error) {
 		// environment, and would send that key to whatever endpoint this is.
 		completions:         sdk.NewChatCompletionService(requestOptions...),
 		model:               opts.Model,
+		stream:              opts.Stream,
 		timeout:             opts.Timeout,
 		maxCompletionTokens: strings.HasSuffix("."+base.Hostname(), ".api.openai.com"),
 		redact:              unchanged,
@@ -213,11 +228,18 @@ func (m *Model) call(ctx context.Context, params sdk.ChatCompletionNewParams) (a
 	// The answer is read here and not by the SDK, which reports a cut answer like a
 	// malformed one, and loses the status of an error that is not in OpenAI's form.
 	var res *http.Response
-	_, err := m.completions.New(ctx, params, option.WithResponseBodyInto(&res))
+	options := []option.RequestOption{option.WithResponseBodyInto(&res)}
+	if m.stream {
+		options = append(options, option.WithJSONSet("stream", true))
+	}
+	_, err := m.completions.New(ctx, params, options...)
 	if res == nil {
 		return activities.GenerateResponse{}, m.requestError(params.Model, err)
 	}
 	defer func() { _ = res.Body.Close() }()
+	if streams(res) {
+		return m.streamed(params.Model, res)
+	}
 	body, err := io.ReadAll(res.Body)
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return activities.GenerateResponse{}, m.statusError(params.Model, res, body)

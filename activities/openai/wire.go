@@ -33,6 +33,10 @@ func (m *Model) params(req activities.GenerateRequest, tools []activities.ToolSp
 	if req.Temperature != nil {
 		params.Temperature = sdk.Float(*req.Temperature)
 	}
+	if m.stream {
+		// Without being asked a stream says nothing of tokens, which budgets count.
+		params.StreamOptions.IncludeUsage = sdk.Bool(true)
+	}
 	switch {
 	case req.MaxTokens == 0:
 	case m.maxCompletionTokens:
@@ -115,12 +119,7 @@ func (m *Model) answer(model string, header http.Header, body []byte) (activitie
 		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.redactAnswer(choice.Message.Content)},
 		FinishReason: m.redactAnswer(choice.FinishReason),
 	}
-	if choice.Message.Refusal != "" {
-		resp.FinishReason = protocol.FinishRefusal
-		if resp.Message.Content == "" {
-			resp.Message.Content = m.redactAnswer(choice.Message.Refusal)
-		}
-	}
+	m.refuse(&resp, choice.Message.Refusal)
 	for _, call := range choice.Message.ToolCalls {
 		resp.Message.ToolCalls = append(resp.Message.ToolCalls, activities.ToolCall{
 			ID:        m.redactAnswer(call.ID),
@@ -135,4 +134,15 @@ func (m *Model) answer(model string, header http.Header, body []byte) (activitie
 		}
 	}
 	return resp, nil
+}
+
+// refuse marks an answer as a refusal if the model has given one.
+func (m *Model) refuse(resp *activities.GenerateResponse, refusal string) {
+	if refusal == "" {
+		return
+	}
+	resp.FinishReason = protocol.FinishRefusal
+	if resp.Message.Content == "" {
+		resp.Message.Content = m.redactAnswer(refusal)
+	}
 }
