@@ -23,6 +23,15 @@ const (
 	RoleTool      = protocol.RoleTool
 )
 
+// Reasons why a model stopped, which GenerateResponse.FinishReason gives. An endpoint may have
+// others.
+const (
+	FinishStop      = protocol.FinishStop
+	FinishToolCalls = protocol.FinishToolCalls
+	FinishLength    = protocol.FinishLength
+	FinishRefusal   = protocol.FinishRefusal
+)
+
 // Model refers to a language model. The worker binds it to an endpoint, whose
 // credentials stay there.
 type Model struct {
