@@ -39,7 +39,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -49,14 +48,10 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/tinerun/tine/activities"
+	"github.com/tinerun/tine/activities/internal/endpoint"
 )
 
-// defaultTimeout leaves room for a reasoning model, which sends nothing until its whole
-// answer is ready. A worker that dies meanwhile is noticed by its heartbeats.
-const defaultTimeout = 10 * time.Minute
-
-// secretLength tells a key from a placeholder such as "none" or "ollama".
-const secretLength = 16
+var names = endpoint.Names{Package: "openai", BaseURL: "LLM_BASE_URL", APIKey: "LLM_API_KEY", Model: "LLM_MODEL"}
 
 // Options configure a [Model].
 type Options struct {
@@ -83,12 +78,9 @@ type Model struct {
 	completions sdk.ChatCompletionService
 	model       string
 	stream      bool
-	timeout     time.Duration
+	endpoint    *endpoint.Endpoint
 	// maxCompletionTokens chooses between the two names of the token limit.
 	maxCompletionTokens bool
-	// redact and redactAnswer cut the key out of errors and answers. As functions they
-	// also keep it out of a printed Model.
-	redact, redactAnswer func(string) string
 }
 
 var _ activities.Model = (*Model)(nil)
@@ -127,71 +119,30 @@ func FromEnv() (m *Model, ok bool, err error) {
 
 // New checks opts and makes a Model of them. It does not connect.
 func New(opts Options) (*Model, error) {
-	// Values are not quoted in these errors, since one may be a key in the wrong place.
-	base, err := url.Parse(opts.BaseURL)
-	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Hostname() == "" {
-		return nil, errors.New("openai: the base URL (LLM_BASE_URL) must be an http or https URL, such as http://127.0.0.1:8080/v1")
-	}
-	if base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		return nil, errors.New("openai: the base URL (LLM_BASE_URL) must have no user, query or fragment: give credentials as the API key (LLM_API_KEY)")
-	}
-	if strings.ContainsFunc(opts.APIKey, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("openai: the API key (LLM_API_KEY) has a character that no key has, such as a space or a newline at its end")
-	}
-	if opts.Timeout < 0 {
-		return nil, fmt.Errorf("openai: the timeout is negative: %v", opts.Timeout)
-	}
-
-	client := http.Client{}
-	if opts.HTTPClient != nil {
-		client = *opts.HTTPClient
-	}
-	if client.CheckRedirect == nil {
-		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	e, err := endpoint.New(names, endpoint.Settings{
+		BaseURL: opts.BaseURL, APIKey: opts.APIKey, Timeout: opts.Timeout, HTTPClient: opts.HTTPClient,
+		Example: "http://127.0.0.1:8080/v1",
+	})
+	if err != nil {
+		return nil, err
 	}
 	requestOptions := []option.RequestOption{
 		option.WithBaseURL(opts.BaseURL),
-		option.WithHTTPClient(&client),
+		option.WithHTTPClient(e.Client()),
 		option.WithMaxRetries(0),
 	}
 	if opts.APIKey != "" {
 		requestOptions = append(requestOptions, option.WithAPIKey(opts.APIKey))
 	}
-
-	m := &Model{
+	return &Model{
 		// Not a whole client: that one takes OPENAI_API_KEY and other defaults from the
 		// environment, and would send that key to whatever endpoint this is.
 		completions:         sdk.NewChatCompletionService(requestOptions...),
 		model:               opts.Model,
 		stream:              opts.Stream,
-		timeout:             opts.Timeout,
-		maxCompletionTokens: strings.HasSuffix("."+base.Hostname(), ".api.openai.com"),
-		redact:              unchanged,
-		redactAnswer:        unchanged,
-	}
-	if m.timeout == 0 {
-		m.timeout = defaultTimeout
-	}
-	if opts.APIKey != "" {
-		m.redact = redactor(opts.APIKey)
-	}
-	if len(opts.APIKey) >= secretLength {
-		m.redactAnswer = m.redact
-	}
-	return m, nil
-}
-
-func unchanged(text string) string { return text }
-
-// redactor cuts key out of a text, as it is and as it looks within JSON, a Go error or a
-// URL.
-func redactor(key string) func(string) string {
-	quoted := strconv.Quote(key)
-	return strings.NewReplacer(
-		key, "[redacted]",
-		quoted[1:len(quoted)-1], "[redacted]",
-		url.QueryEscape(key), "[redacted]",
-	).Replace
+		endpoint:            e,
+		maxCompletionTokens: strings.HasSuffix("."+e.Host(), ".api.openai.com"),
+	}, nil
 }
 
 // Generate asks the endpoint for one answer. A refusal is an answer, whose finish reason
@@ -209,18 +160,9 @@ func (m *Model) Generate(ctx context.Context, req activities.GenerateRequest, to
 		return activities.GenerateResponse{}, fmt.Errorf("openai: %w", err)
 	}
 
-	attempt, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
-	resp, err := m.call(attempt, params)
-	switch {
-	case err == nil:
-		return resp, nil
-	case ctx.Err() != nil:
-		return activities.GenerateResponse{}, ctx.Err()
-	case attempt.Err() != nil:
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(req.Model, "no answer within %v", m.timeout))
-	}
-	return activities.GenerateResponse{}, err
+	return m.endpoint.Generate(ctx, req.Model, func(ctx context.Context) (activities.GenerateResponse, error) {
+		return m.call(ctx, params)
+	})
 }
 
 // call makes the one request.
@@ -234,7 +176,7 @@ func (m *Model) call(ctx context.Context, params sdk.ChatCompletionNewParams) (a
 	}
 	_, err := m.completions.New(ctx, params, options...)
 	if res == nil {
-		return activities.GenerateResponse{}, m.requestError(params.Model, err)
+		return activities.GenerateResponse{}, m.endpoint.RequestError(params.Model, err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if streams(res) {
@@ -242,10 +184,10 @@ func (m *Model) call(ctx context.Context, params sdk.ChatCompletionNewParams) (a
 	}
 	body, err := io.ReadAll(res.Body)
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return activities.GenerateResponse{}, m.statusError(params.Model, res, body)
+		return activities.GenerateResponse{}, m.endpoint.StatusError(params.Model, res, body)
 	}
 	if err != nil {
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(params.Model, "the answer was cut off: %s", m.clean(err.Error())))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(params.Model, "the answer was cut off: %s", m.endpoint.Clean(err.Error())))
 	}
 	return m.answer(params.Model, res.Header, body)
 }

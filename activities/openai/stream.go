@@ -10,6 +10,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/tinerun/tine/activities"
+	"github.com/tinerun/tine/activities/internal/endpoint"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
@@ -35,19 +36,19 @@ func (m *Model) streamed(model string, res *http.Response) (activities.GenerateR
 		}
 		var chunk sdk.ChatCompletionChunk
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
-			return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "malformed event in the answer: %s", m.clean(err.Error())))
+			return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "malformed event in the answer: %s", m.endpoint.Clean(err.Error())))
 		}
 		if raw := chunk.JSON.ExtraFields["error"].Raw(); raw != "" && raw != "null" {
-			text, _ := errorText([]byte(data))
-			return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "the answer was broken off: %s", m.clean(text)))
+			text, _ := endpoint.ErrorText([]byte(data))
+			return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "the answer was broken off: %s", m.endpoint.Clean(text)))
 		}
 		parts.add(chunk)
 	}
 	if err := decoder.Err(); err != nil {
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "the answer was cut off: %s", m.clean(err.Error())))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "the answer was cut off: %s", m.endpoint.Clean(err.Error())))
 	}
 	if parts.finish == "" {
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "the answer was cut off: the stream ended early"))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "the answer was cut off: the stream ended early"))
 	}
 	return m.whole(model, &parts)
 }
@@ -56,20 +57,20 @@ func (m *Model) streamed(model string, res *http.Response) (activities.GenerateR
 // only here.
 func (m *Model) whole(model string, parts *pieces) (activities.GenerateResponse, error) {
 	if !parts.chosen {
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "the answer has no choice"))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "the answer has no choice"))
 	}
 	resp := activities.GenerateResponse{
-		Model:        m.redactAnswer(parts.model),
-		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.redactAnswer(parts.content.String())},
-		FinishReason: m.redactAnswer(parts.finish),
+		Model:        m.endpoint.Answer(parts.model),
+		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.endpoint.Answer(parts.content.String())},
+		FinishReason: m.endpoint.Answer(parts.finish),
 		Usage:        parts.usage,
 	}
 	m.refuse(&resp, parts.refusal.String())
 	for _, call := range parts.calls {
 		resp.Message.ToolCalls = append(resp.Message.ToolCalls, activities.ToolCall{
-			ID:        m.redactAnswer(call.id),
-			Name:      m.redactAnswer(call.name),
-			Arguments: m.redactAnswer(call.arguments.String()),
+			ID:        m.endpoint.Answer(call.id),
+			Name:      m.endpoint.Answer(call.name),
+			Arguments: m.endpoint.Answer(call.arguments.String()),
 		})
 	}
 	return resp, nil

@@ -10,6 +10,7 @@ import (
 	sdk "github.com/openai/openai-go/v3"
 
 	"github.com/tinerun/tine/activities"
+	"github.com/tinerun/tine/activities/internal/endpoint"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
@@ -102,29 +103,29 @@ func (m *Model) answer(model string, header http.Header, body []byte) (activitie
 	if err := json.Unmarshal(body, &completion); err != nil {
 		mediaType, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 		if !strings.HasSuffix(mediaType, "json") {
-			return activities.GenerateResponse{}, m.errorf(model, "the answer is not JSON but of type %q: check the base URL (LLM_BASE_URL), which often ends in /v1", m.clean(mediaType))
+			return activities.GenerateResponse{}, m.endpoint.Errorf(model, "the answer is not JSON but of type %q: check the base URL (LLM_BASE_URL), which often ends in /v1", m.endpoint.Clean(mediaType))
 		}
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "malformed answer: %s", m.clean(err.Error())))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "malformed answer: %s", m.endpoint.Clean(err.Error())))
 	}
 	if len(completion.Choices) == 0 || !completion.Choices[0].JSON.Message.Valid() {
 		// Gateways that have already promised a 200 put the error of the server behind
 		// them here.
-		text, _ := errorText(body)
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "the answer has no choice: %s", m.clean(text)))
+		text, _ := endpoint.ErrorText(body)
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "the answer has no choice: %s", m.endpoint.Clean(text)))
 	}
 
 	choice := completion.Choices[0]
 	resp := activities.GenerateResponse{
-		Model:        m.redactAnswer(completion.Model),
-		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.redactAnswer(choice.Message.Content)},
-		FinishReason: m.redactAnswer(choice.FinishReason),
+		Model:        m.endpoint.Answer(completion.Model),
+		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.endpoint.Answer(choice.Message.Content)},
+		FinishReason: m.endpoint.Answer(choice.FinishReason),
 	}
 	m.refuse(&resp, choice.Message.Refusal)
 	for _, call := range choice.Message.ToolCalls {
 		resp.Message.ToolCalls = append(resp.Message.ToolCalls, activities.ToolCall{
-			ID:        m.redactAnswer(call.ID),
-			Name:      m.redactAnswer(call.Function.Name),
-			Arguments: m.redactAnswer(call.Function.Arguments),
+			ID:        m.endpoint.Answer(call.ID),
+			Name:      m.endpoint.Answer(call.Function.Name),
+			Arguments: m.endpoint.Answer(call.Function.Arguments),
 		})
 	}
 	if completion.JSON.Usage.Valid() {
@@ -143,6 +144,6 @@ func (m *Model) refuse(resp *activities.GenerateResponse, refusal string) {
 	}
 	resp.FinishReason = protocol.FinishRefusal
 	if resp.Message.Content == "" {
-		resp.Message.Content = m.redactAnswer(refusal)
+		resp.Message.Content = m.endpoint.Answer(refusal)
 	}
 }

@@ -1,66 +1,32 @@
-package openai
+package endpoint
 
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/tinerun/tine/activities"
 )
 
 const (
-	// textLimit bounds what an error quotes from outside: it ends in a history.
-	textLimit = 500
-
 	// maxRetryAfter bounds the wait that a server may ask for. A limit that lasts longer
 	// answers the next attempt with its time again.
 	maxRetryAfter = 5 * time.Minute
 
-	// insufficientQuota is the type and the code of OpenAI's error when the account has
-	// run out of money. It comes with a 429, like a rate limit.
+	// The types of errors that last until somebody pays: OpenAI's, which comes with a 429 like a
+	// rate limit, and Anthropic's.
 	insufficientQuota = "insufficient_quota"
+	billingError      = "billing_error"
 )
 
-// errorf makes an error about model. Text from outside must have gone through clean.
-func (m *Model) errorf(model, format string, args ...any) error {
-	return fmt.Errorf("openai: model %q: %s", model, fmt.Sprintf(format, args...))
-}
-
-// clean makes a text from outside fit for an error: on one line, valid, without the API
-// key, and short.
-func (m *Model) clean(text string) string {
-	words := strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
-		return unicode.IsSpace(r) || unicode.IsControl(r)
-	})
-	// Redacted before it is cut, so that the cut cannot leave a part of the key.
-	runes := []rune(m.redact(strings.Join(words, " ")))
-	if len(runes) > textLimit {
-		return string(runes[:textLimit]) + "…"
-	}
-	return string(runes)
-}
-
-// requestError describes a request that got no response.
-func (m *Model) requestError(model string, err error) error {
-	described := m.errorf(model, "%s", m.clean(err.Error()))
-	// Everything that fails on the way has this type; the rest is the request itself.
-	var onTheWay *url.Error
-	if errors.As(err, &onTheWay) {
-		return activities.Retryable(described)
-	}
-	return described
-}
-
-// statusError describes a response that is not a success.
-func (m *Model) statusError(model string, res *http.Response, body []byte) error {
-	text, quota := errorText(body)
+// StatusError describes a response that is not a success. The statuses 408, 409, 429 and
+// 5xx are marked as retryable. A 409 counts because an answer has no state of the
+// caller's to conflict with, so that only the server's own lock can be meant.
+func (e *Endpoint) StatusError(model string, res *http.Response, body []byte) error {
+	text, quota := ErrorText(body)
 	if location := res.Header.Get("Location"); location != "" {
 		text = location
 	}
@@ -69,13 +35,13 @@ func (m *Model) statusError(model string, res *http.Response, body []byte) error
 	if name := http.StatusText(res.StatusCode); name != "" {
 		message += " " + name
 	}
-	if text = m.clean(text); text != "" {
+	if text = e.Clean(text); text != "" {
 		message += ": " + text
 	}
-	if advice := advice(res.StatusCode, quota); advice != "" {
+	if advice := e.advice(res.StatusCode, quota); advice != "" {
 		message += " (" + advice + ")"
 	}
-	err := m.errorf(model, "%s", message)
+	err := e.Errorf(model, "%s", message)
 
 	switch {
 	case quota:
@@ -90,29 +56,29 @@ func (m *Model) statusError(model string, res *http.Response, body []byte) error
 }
 
 // advice says what to do about a response, where its status tells.
-func advice(status int, quota bool) string {
+func (e *Endpoint) advice(status int, quota bool) string {
 	switch {
 	case quota, status == http.StatusPaymentRequired:
 		return "check the plan and billing of the account"
 	case status < http.StatusBadRequest:
-		return "redirects are not followed: check the base URL (LLM_BASE_URL)"
+		return fmt.Sprintf("redirects are not followed: check the base URL (%s)", e.names.BaseURL)
 	case status == http.StatusUnauthorized:
-		return "check the API key (LLM_API_KEY)"
+		return fmt.Sprintf("check the API key (%s)", e.names.APIKey)
 	case status == http.StatusForbidden:
-		return "check that the API key (LLM_API_KEY) may use this model"
+		return fmt.Sprintf("check that the API key (%s) may use this model", e.names.APIKey)
 	case status == http.StatusNotFound, status == http.StatusMethodNotAllowed:
-		return "check the base URL (LLM_BASE_URL) and the model (LLM_MODEL)"
+		return fmt.Sprintf("check the base URL (%s) and the model (%s)", e.names.BaseURL, e.names.Model)
 	case status == http.StatusRequestEntityTooLarge:
 		return "shorten the conversation"
 	}
 	return ""
 }
 
-// errorText finds what an error body says, and whether it says that the account's quota
-// is used up. Servers agree less on errors than on answers: besides OpenAI's
-// {"error": {"message", "type", "code"}} there are {"error": "…"}, {"message": "…"},
+// ErrorText finds what an error body says, and whether it says that the account's quota
+// is used up. Servers agree less on errors than on answers: besides OpenAI's and Anthropic's
+// {"error": {"message", "type"}} there are {"error": "…"}, {"message": "…"},
 // {"detail": …} and plain text.
-func errorText(body []byte) (text string, quota bool) {
+func ErrorText(body []byte) (text string, quota bool) {
 	var document any
 	if json.Unmarshal(body, &document) != nil {
 		return string(body), false
@@ -121,7 +87,7 @@ func errorText(body []byte) (text string, quota bool) {
 		if inner, ok := object["error"].(map[string]any); ok {
 			object = inner
 		}
-		quota = object["type"] == insufficientQuota || object["code"] == insufficientQuota
+		quota = object["type"] == insufficientQuota || object["code"] == insufficientQuota || object["type"] == billingError
 		for _, key := range []string{"message", "error", "detail"} {
 			if value := object[key]; value != nil {
 				document = value
