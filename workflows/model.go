@@ -12,6 +12,7 @@ type (
 	GenerateResponse = protocol.GenerateResponse
 	Message          = protocol.Message
 	ToolCall         = protocol.ToolCall
+	ToolSpec         = protocol.ToolSpec
 	Usage            = protocol.Usage
 )
 

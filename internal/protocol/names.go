@@ -20,6 +20,8 @@ const (
 	ActivityCreateResource = Prefix + "CreateResource" // input CreateResource, result ResourceCreated
 	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
 	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
+	ActivityListMCPTools   = Prefix + "ListMCPTools"   // a local step; input ListMCPTools, Call; result []MCPTool
+	ActivityCallMCPTool    = Prefix + "CallMCPTool"    // a tool_call of an MCP server's tool; input its arguments, Call
 	ActivityLimit          = Prefix + "Limit"          // takes a token of a shared rate limit; input LimitRequest, result LimitGrant
 
 	// WorkflowLimiter keeps a bucket that executions share. UpdateTake takes a token.

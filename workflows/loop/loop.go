@@ -154,6 +154,7 @@ func (r *Result) request(opts Options) workflows.GenerateRequest {
 		Model:       opts.ModelID,
 		Messages:    messages,
 		Tools:       opts.Tools.Names(),
+		ToolSpecs:   opts.Tools.Specs(),
 		Temperature: opts.Temperature,
 		MaxTokens:   opts.MaxTokens,
 	}

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/tinerun/tine/activities"
 )
@@ -23,9 +21,6 @@ const (
 
 	// secretLength tells a key from a placeholder such as "none" or "ollama".
 	secretLength = 16
-
-	// textLimit bounds what an error quotes from outside: it ends in a history.
-	textLimit = 500
 )
 
 // Names are how errors speak of an endpoint: by the package of its client and the environment
@@ -81,7 +76,7 @@ func New(names Names, s Settings) (*Endpoint, error) {
 		e.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	}
 	if s.APIKey != "" {
-		e.redact = redactor(s.APIKey)
+		e.redact = Redactor(s.APIKey)
 	}
 	if len(s.APIKey) >= secretLength {
 		e.redactAnswer = e.redact
@@ -90,17 +85,6 @@ func New(names Names, s Settings) (*Endpoint, error) {
 }
 
 func unchanged(text string) string { return text }
-
-// redactor cuts key out of a text, as it is and as it looks within JSON, a Go error or a
-// URL.
-func redactor(key string) func(string) string {
-	quoted := strconv.Quote(key)
-	return strings.NewReplacer(
-		key, "[redacted]",
-		quoted[1:len(quoted)-1], "[redacted]",
-		url.QueryEscape(key), "[redacted]",
-	).Replace
-}
 
 // Host is the host of the base URL.
 func (e *Endpoint) Host() string { return e.host }
@@ -139,17 +123,7 @@ func (e *Endpoint) Errorf(model, format string, args ...any) error {
 
 // Clean makes a text from outside fit for an error: on one line, valid, without the API
 // key, and short.
-func (e *Endpoint) Clean(text string) string {
-	words := strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
-		return unicode.IsSpace(r) || unicode.IsControl(r)
-	})
-	// Redacted before it is cut, so that the cut cannot leave a part of the key.
-	runes := []rune(e.redact(strings.Join(words, " ")))
-	if len(runes) > textLimit {
-		return string(runes[:textLimit]) + "…"
-	}
-	return string(runes)
-}
+func (e *Endpoint) Clean(text string) string { return Clean(text, e.redact) }
 
 // RequestError describes a request that got no response.
 func (e *Endpoint) RequestError(model string, err error) error {

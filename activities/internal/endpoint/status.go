@@ -50,7 +50,7 @@ func (e *Endpoint) StatusError(model string, res *http.Response, body []byte) er
 		res.StatusCode == http.StatusConflict,
 		res.StatusCode == http.StatusTooManyRequests,
 		res.StatusCode >= http.StatusInternalServerError:
-		return activities.RetryableAfter(err, retryAfter(res.Header))
+		return activities.RetryableAfter(err, RetryAfter(res.Header))
 	}
 	return err
 }
@@ -107,8 +107,8 @@ func ErrorText(body []byte) (text string, quota bool) {
 	return out.String(), quota
 }
 
-// retryAfter is how long the server asks to be left alone, 0 if it does not say.
-func retryAfter(header http.Header) time.Duration {
+// RetryAfter is how long the server asks to be left alone, 0 if it does not say.
+func RetryAfter(header http.Header) time.Duration {
 	for _, form := range []struct {
 		header string
 		unit   time.Duration
