@@ -82,7 +82,7 @@ func quote(s string) string {
 func (c *Client) list(ctx context.Context, query string, opts ListOptions) ([]*Execution, error) {
 	found := []*Execution{}
 	err := c.eachListed(ctx, query, min(opts.Limit, 1000), func(info *workflowpb.WorkflowExecutionInfo) (bool, error) {
-		if e := c.fromVisibility(info); opts.Status == "" || e.Status == opts.Status {
+		if e := c.fromVisibility(info); !protocol.Reserved(e.AgentID) && (opts.Status == "" || e.Status == opts.Status) {
 			found = append(found, e)
 		}
 		return len(found) < opts.Limit, nil
