@@ -311,14 +311,18 @@ func TestLongSession(t *testing.T) {
 	p := play(t, all)
 	p.renewEvery = 40
 	p.run(func() {
-		p.at(0, func() {
-			for i := range turns {
-				p.tell(protocol.TurnAnnounced, strconv.Itoa(i), i)
-			}
-			for i := range turns { // workers find them in some other order
-				p.tell(protocol.TurnWaiting, strconv.Itoa(i*7%turns), 0)
-			}
-		})
+		for batch := range turns / 50 { // more at once do not fit the test environment's queue
+			p.at(time.Duration(batch)*time.Millisecond, func() {
+				for i := batch * 50; i < batch*50+50; i++ {
+					p.tell(protocol.TurnAnnounced, strconv.Itoa(i), i)
+				}
+			})
+			p.at(time.Duration(100+batch)*time.Millisecond, func() {
+				for i := batch * 50; i < batch*50+50; i++ { // workers find them in some other order
+					p.tell(protocol.TurnWaiting, strconv.Itoa(i*7%turns), 0)
+				}
+			})
+		}
 	})
 	require.Equal(t, want, p.order)
 	require.Greater(t, p.runs, turns/p.renewEvery)

@@ -24,7 +24,7 @@ type Log struct {
 	// Waiting says that a worker has the execution, and that its turn in the session has yet to
 	// come.
 	Waiting bool
-	Parent        string // the execution this one continues
+	Parent  string // the execution this one continues
 	// Previous is what the parent has left, or nil as long as that is not loaded. State is what
 	// this execution leaves beside its output, or nil.
 	Previous *protocol.Previous
