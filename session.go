@@ -126,8 +126,11 @@ func (c *Client) Session(ctx context.Context, label string, opts SessionOptions)
 	}
 	var turns []*Execution
 	s := &Session{Session: label}
-	err := c.eachListed(ctx, protocol.AttributeSession+" = "+quote(label), visibilityPage, func(info *workflowpb.WorkflowExecutionInfo) (bool, error) {
+	err := c.eachListed(ctx, sessionCondition(label), visibilityPage, func(info *workflowpb.WorkflowExecutionInfo) (bool, error) {
 		turn := c.fromVisibility(info)
+		if turn.Session != label {
+			return true, nil
+		}
 		if s.Turns == 0 {
 			s.CreatedAt = turn.CreatedAt
 		}

@@ -190,6 +190,7 @@ func (prefixTask) completed(p *Projector, s stamp, _ int, result *commonpb.Paylo
 	if err := p.page(s, page); err != nil || page.Next != 0 {
 		return err
 	}
+	p.loading = false
 	return p.begun(s)
 }
 
