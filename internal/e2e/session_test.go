@@ -142,6 +142,23 @@ func (p *parley) reach(t *testing.T, id, status string) {
 	}, patience, 20*time.Millisecond, "%s is to be %s", id, status)
 }
 
+// waits waits until an execution waits for its turn.
+func (p *parley) waits(t *testing.T, id string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		e, err := p.Get(t.Context(), id)
+		return err == nil && len(e.Notes) == 1 && strings.Contains(e.Notes[0], "waits for its turn")
+	}, patience, 20*time.Millisecond)
+}
+
+// workspace opens the workspace that an execution has left.
+func (p *parley) workspace(t *testing.T, log *tine.Log) *directory.Workspace {
+	t.Helper()
+	ws, err := p.driver.Open(t.Context(), log.Execution().Resources[0].Binding)
+	require.NoError(t, err)
+	return ws
+}
+
 func (p *parley) goOn(t *testing.T, id string) {
 	t.Helper()
 	require.NoError(t, p.temporal.SignalWorkflow(t.Context(), id, "", "go", true))
@@ -159,10 +176,7 @@ func TestSessionOrder(t *testing.T) {
 	other := p.say(t, remark{Say: "o"}, func(r *tine.CreateRequest) { r.Agent = "other" })
 
 	for _, id := range []string{second, third, fourth, other} {
-		require.Eventually(t, func() bool {
-			e, err := p.Get(t.Context(), id)
-			return err == nil && len(e.Notes) == 1 && strings.Contains(e.Notes[0], "waits for its turn")
-		}, patience, 20*time.Millisecond)
+		p.waits(t, id)
 	}
 	waiting, err := p.Get(t.Context(), second)
 	require.NoError(t, err)
@@ -284,10 +298,7 @@ func TestSessionEndings(t *testing.T) {
 	last := p.say(t, remark{Say: "last"})
 	p.reach(t, running, tine.StatusRunning)
 	for _, id := range []string{cancelled, gone, last} {
-		require.Eventually(t, func() bool {
-			log, err := p.Get(t.Context(), id)
-			return err == nil && len(log.Notes) > 0 && strings.Contains(log.Notes[0], "waits for its turn")
-		}, patience, 20*time.Millisecond)
+		p.waits(t, id)
 	}
 
 	require.NoError(t, p.Cancel(t.Context(), cancelled))
@@ -366,8 +377,7 @@ func TestSessionResources(t *testing.T) {
 	require.Empty(t, plain.Execution().Session)
 
 	// What is gone is not continued with something empty.
-	ws, err := p.driver.Open(t.Context(), binding)
-	require.NoError(t, err)
+	ws := p.workspace(t, firstLog)
 	require.NoError(t, os.RemoveAll(ws.Path()))
 	lost := p.end(t, p.say(t, remark{Say: "7", Note: "d"}))
 	require.Contains(t, lost.Execution().FailureReason, "resource is gone")
