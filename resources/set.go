@@ -247,6 +247,35 @@ func (s *Set) forget(name string) {
 	}
 }
 
+// Reopen opens a resource that another execution has left, and keeps its handle. An idle handle
+// is not good enough: the resource may have gone since.
+func (s *Set) Reopen(ctx context.Context, driver string, binding, config json.RawMessage) (Created, error) {
+	d, err := s.driver(driver)
+	if err != nil {
+		return Created{}, err
+	}
+	if name, err := entryName(driver, binding); err == nil {
+		s.forgetIdle(name)
+	}
+	_, release, err := s.Acquire(ctx, driver, binding)
+	if err != nil {
+		return Created{}, err
+	}
+	release()
+	_, canPause := d.as().(Pauser)
+	return Created{Binding: binding, CoverageReuse: d.coverageReuse(config), Host: d.host(), CanPause: canPause}, nil
+}
+
+// forgetIdle drops a handle that nobody uses.
+func (s *Set) forgetIdle(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.open[name]; e != nil && e.users == 0 {
+		s.unpark(e)
+		s.drop(e)
+	}
+}
+
 // keep puts the handle of a new resource into the cache, unless there is one.
 func (s *Set) keep(driver string, binding json.RawMessage, handle any) {
 	name, err := entryName(driver, binding)

@@ -34,8 +34,8 @@ var (
 	speaker = workflows.NewModel("speaker")
 )
 
-// converse is an agent whose model has two tools.
-func converse(ctx workflow.Context, question string) (loop.Result, error) {
+// chat is an agent whose model has two tools.
+func chat(ctx workflow.Context, question string) (loop.Result, error) {
 	return loop.Run(ctx, loop.Options{
 		Model: speaker, Tools: workflows.Tools(shout, whisper), System: "be brief",
 		Messages: []workflows.Message{{Role: workflows.RoleUser, Content: question}},
@@ -166,7 +166,7 @@ func pieces(text string) []string {
 	return append(all, text)
 }
 
-// conversing makes a bench whose worker serves converse with the model server.
+// conversing makes a bench whose worker serves chat with the model server.
 func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
 	t.Helper()
 	server := httptest.NewServer(s)
@@ -175,7 +175,7 @@ func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
 	require.NoError(t, err)
 	return setup(t, append([]benchOption{withItems(func(*directory.Driver) []worker.Item {
 		return []worker.Item{
-			worker.Agent("converse", converse),
+			worker.Agent("chat", chat),
 			worker.Model(speaker, model),
 			worker.Tool(shout, func(_ context.Context, in phrase) (string, error) { return strings.ToUpper(in.Text) + "!", nil }),
 			worker.Tool(whisper, func(_ context.Context, in phrase) (string, error) { return "(" + in.Text + ")", nil }),
@@ -183,9 +183,9 @@ func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
 	})}, options...)...)
 }
 
-func (b *bench) converse(t *testing.T) (*tine.Log, loop.Result) {
+func (b *bench) chat(t *testing.T) (*tine.Log, loop.Result) {
 	t.Helper()
-	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "converse", Input: json.RawMessage(`"hello?"`)})
+	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "chat", Input: json.RawMessage(`"hello?"`)})
 	require.NoError(t, err)
 	log := b.end(t, e.ID)
 	return log, loopResult(t, log)
@@ -221,7 +221,7 @@ func TestLoop(t *testing.T) {
 			{finish: "stop", content: "I have said hello."},
 		}}
 		b := conversing(t, s)
-		log, result := b.converse(t)
+		log, result := b.chat(t)
 		require.Equal(t, "I have said hello.", result.Output)
 		require.Equal(t, loop.StopDone, result.StopReason)
 		require.Equal(t, 3, result.Steps)
@@ -285,7 +285,7 @@ func TestLoopStops(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				log, result := conversing(t, &modelServer{stream: stream, answers: []modelAnswer{tc.answer}}).converse(t)
+				log, result := conversing(t, &modelServer{stream: stream, answers: []modelAnswer{tc.answer}}).chat(t)
 				require.Equal(t, tc.stop, result.StopReason)
 				require.Equal(t, tc.output, result.Output)
 				require.Len(t, log.Steps(), 1)
@@ -302,7 +302,7 @@ func TestLoopRetries(t *testing.T) {
 			{cut: true, content: "I was about to"},
 			{finish: "stop", content: "Hello."},
 		}}
-		log, result := conversing(t, s).converse(t)
+		log, result := conversing(t, s).chat(t)
 		require.Equal(t, "Hello.", result.Output)
 		require.Equal(t, 1, result.Steps)
 		require.Equal(t, 3, log.Steps()[0].Attempts)
@@ -327,7 +327,7 @@ rules: [{id: quiet, when: {step_kind: llm_call}, then: {decision: deny, reason: 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := conversing(t, &modelServer{answers: []modelAnswer{tc.answer}}, withPolicy(t, tc.rules))
-			e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "converse", Input: json.RawMessage(`"hello?"`)})
+			e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "chat", Input: json.RawMessage(`"hello?"`)})
 			require.NoError(t, err)
 			ended := b.end(t, e.ID).Execution()
 			require.Equal(t, tine.StatusFailed, ended.Status)
@@ -345,7 +345,7 @@ func TestLoopDeniedTool(t *testing.T) {
 	log, result := conversing(t, s, withPolicy(t, `
 default_action: allow
 rules: [{id: quiet, when: {target: shout}, then: {decision: deny, reason: people sleep}}]
-`)).converse(t)
+`)).chat(t)
 	require.Equal(t, "error: shout not allowed by rule quiet: people sleep", result.Messages[2].Content)
 	require.Equal(t, "(hi)", result.Messages[3].Content)
 	require.Contains(t, types(log), "step.denied")

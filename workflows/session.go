@@ -1,0 +1,404 @@
+package workflows
+
+import (
+	"slices"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/tinerun/tine/internal/protocol"
+)
+
+const (
+	// announcedPatience is how long a turn that a client has announced may take to come
+	// forward before others go first. Its worker may be down, or its client have died.
+	announcedPatience = time.Minute
+
+	// strangerPatience is how long a turn that nobody has announced waits for older ones, where
+	// none is running. Workers that come up find the turns in any order.
+	strangerPatience = time.Second
+
+	// sweepFirst is how soon a session looks after a turn that does not end, and sweepLast how
+	// seldom it ends up doing so: a turn that was terminated cannot say so.
+	sweepFirst  = 10 * time.Second
+	sweepFactor = 30
+
+	// turnTimeout bounds one look at a turn. One that is about to end may be waited for.
+	turnTimeout = 30 * time.Second
+
+	// joinTimeout and joinAttempts bound how long an execution tries to join its session.
+	joinTimeout  = 10 * time.Second
+	joinAttempts = 10
+)
+
+// Session is the workflow that keeps a session: it admits one execution at a time, in order.
+// Executions tell it of themselves by a signal. It does not end, since what comes next
+// continues what it knows. Package worker registers it.
+func Session(ctx workflow.Context, state protocol.SessionState) error {
+	s := session{SessionState: state, turns: workflow.GetSignalChannel(ctx, protocol.SignalTurn)}
+	if s.Newest == nil {
+		s.Newest = map[string]protocol.CompletedTurn{}
+	}
+	if s.Running != nil {
+		s.watch(ctx)
+	}
+	for i := range s.Queue {
+		if s.Queue[i].Since.IsZero() { // it came with the start
+			s.Queue[i].Since = workflow.Now(ctx)
+		}
+	}
+	for {
+		rest, err := s.step(ctx)
+		if err != nil {
+			return err
+		}
+		// What has arrived is in the state by then; the server refuses to continue as new while
+		// there is more.
+		if s.turns.Len() == 0 && workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
+			return workflow.NewContinueAsNewError(ctx, protocol.WorkflowSession, s.SessionState)
+		}
+		if err := s.await(ctx, rest); err != nil {
+			return err
+		}
+	}
+}
+
+type session struct {
+	protocol.SessionState
+	turns workflow.ReceiveChannel
+	// ending says that the running turn has said it ends. sweepAt is when to look
+	// after it otherwise, and sweep how long to wait from then on.
+	ending  bool
+	sweepAt time.Time
+	sweep   time.Duration
+}
+
+// await waits for a message, and at most for rest unless that is zero.
+func (s *session) await(ctx workflow.Context, rest time.Duration) error {
+	arrived := func() bool { return s.turns.Len() > 0 }
+	if rest == 0 {
+		return workflow.Await(ctx, arrived)
+	}
+	_, err := workflow.AwaitWithTimeout(ctx, rest, arrived)
+	return err
+}
+
+func (s *session) receive(ctx workflow.Context) {
+	var turn protocol.Turn
+	for s.turns.ReceiveAsync(&turn) {
+		s.hear(ctx, turn)
+		turn = protocol.Turn{} // decoding leaves what is absent
+	}
+}
+
+// hear takes note of what has happened to a turn.
+func (s *session) hear(ctx workflow.Context, turn protocol.Turn) {
+	if s.Running != nil && s.Running.ExecutionID == turn.ExecutionID {
+		switch turn.Change {
+		case protocol.TurnEnded:
+			s.ending = true
+		case protocol.TurnWaiting: // it has been reset to before its admission
+			s.Queue = append([]protocol.Turn{*s.Running}, s.Queue...)
+			s.Running = nil
+		}
+		return
+	}
+	i := slices.IndexFunc(s.Queue, func(t protocol.Turn) bool { return t.ExecutionID == turn.ExecutionID })
+	switch turn.Change {
+	case protocol.TurnAnnounced:
+		if i < 0 {
+			turn.Announced = true
+			s.queue(ctx, turn)
+		}
+	case protocol.TurnWaiting:
+		turn.Waiting = true
+		if i < 0 {
+			s.queue(ctx, turn)
+			return
+		}
+		turn.Announced, turn.CreatedAt, turn.Since = s.Queue[i].Announced, s.Queue[i].CreatedAt, s.Queue[i].Since
+		s.Queue[i] = turn
+	case protocol.TurnEnded:
+		if i >= 0 {
+			s.Queue = slices.Delete(s.Queue, i, i+1)
+		}
+	case protocol.TurnWithdrawn:
+		if i >= 0 && !s.Queue[i].Waiting {
+			s.Queue = slices.Delete(s.Queue, i, i+1)
+		}
+	}
+}
+
+// queue puts a turn behind those that were created before it.
+func (s *session) queue(ctx workflow.Context, turn protocol.Turn) {
+	turn.Change, turn.Since = "", workflow.Now(ctx)
+	i := len(s.Queue)
+	for i > 0 && turn.CreatedAt.Before(s.Queue[i-1].CreatedAt) {
+		i--
+	}
+	s.Queue = slices.Insert(s.Queue, i, turn)
+}
+
+// step does what there is to do, and says after how long there may be more. Zero means that
+// only a message brings more.
+func (s *session) step(ctx workflow.Context) (time.Duration, error) {
+	for {
+		s.receive(ctx)
+		if s.Running != nil {
+			now := workflow.Now(ctx)
+			if !s.ending && now.Before(s.sweepAt) {
+				return s.sweepAt.Sub(now), nil
+			}
+			if err := s.look(ctx); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if len(s.Queue) == 0 {
+			return 0, nil
+		}
+		if rest := patience(s.Queue[0], workflow.Now(ctx)); rest > 0 {
+			return rest, nil
+		}
+		turn := s.Queue[0]
+		s.Queue = slices.Delete(s.Queue, 0, 1)
+		if !turn.Waiting {
+			continue // if it comes yet, it takes its place again
+		}
+		if err := s.admit(ctx, turn); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// patience is how long the session waits before the first turn of the queue goes, or loses
+// its place.
+func patience(turn protocol.Turn, now time.Time) time.Duration {
+	switch {
+	case !turn.Waiting:
+		return turn.Since.Add(announcedPatience).Sub(now)
+	case !turn.Announced:
+		return turn.Since.Add(strangerPatience).Sub(now)
+	default:
+		return 0
+	}
+}
+
+// admit lets a turn run. One that has ended meanwhile cannot be told.
+func (s *session) admit(ctx workflow.Context, turn protocol.Turn) error {
+	admission := protocol.Admission{Parent: turn.Parent}
+	if newest, ok := s.Newest[turn.AgentID]; ok && turn.Parent == "" {
+		admission = protocol.Admission{Parent: newest.ExecutionID, ParentRunID: newest.RunID}
+	}
+	err := workflow.SignalExternalWorkflow(ctx, turn.ExecutionID, "", protocol.SignalAdmit, admission).Get(ctx, nil)
+	if ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		workflow.GetLogger(ctx).Info("turn has gone", "execution", turn.ExecutionID, "error", err)
+		return nil
+	}
+	s.Running = &turn
+	s.watch(ctx)
+	return nil
+}
+
+// watch begins to look after the running turn.
+func (s *session) watch(ctx workflow.Context) {
+	s.ending = false
+	s.sweep = time.Duration(s.Running.Sweep)
+	if s.sweep <= 0 {
+		s.sweep = sweepFirst
+	}
+	s.sweepAt = workflow.Now(ctx).Add(s.sweep)
+}
+
+// look asks how the running turn stands, and notes its end. What Temporal says counts: a turn
+// that says it ends may yet be terminated.
+func (s *session) look(ctx workflow.Context) error {
+	asking := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: turnTimeout,
+		RetryPolicy:         retryPolicy(0), // without an answer nobody may go on
+		Summary:             protocol.OneLine(s.Running.ExecutionID),
+	})
+	var status protocol.TurnStatus
+	err := workflow.ExecuteActivity(asking, protocol.ActivityTurn, protocol.TurnQuery{
+		ExecutionID: s.Running.ExecutionID, Ending: s.ending,
+	}).Get(ctx, &status)
+	if ctx.Err() != nil {
+		return err
+	}
+	if err != nil { // only a worker's mistake gets here
+		workflow.GetLogger(ctx).Error("turn not looked after", "execution", s.Running.ExecutionID, "error", err)
+	}
+	s.ending = false
+	switch status.Status {
+	case protocol.StatusCompleted:
+		s.complete(status.RunID)
+		s.Running = nil
+	case protocol.StatusFailed, protocol.StatusCancelled:
+		s.Running = nil
+	default:
+		s.sweepAt = workflow.Now(ctx).Add(s.sweep)
+		s.sweep = min(2*s.sweep, s.longest())
+	}
+	return nil
+}
+
+func (s *session) longest() time.Duration {
+	if own := time.Duration(s.Running.Sweep); own > 0 {
+		return sweepFactor * own
+	}
+	return sweepFactor * sweepFirst
+}
+
+// complete makes the running turn one that others continue, unless a newer one of its agent is.
+func (s *session) complete(runID string) {
+	turn := s.Running
+	if newest, ok := s.Newest[turn.AgentID]; ok && turn.CreatedAt.Before(newest.CreatedAt) {
+		return
+	}
+	s.Newest[turn.AgentID] = protocol.CompletedTurn{ExecutionID: turn.ExecutionID, RunID: runID, CreatedAt: turn.CreatedAt}
+}
+
+// enter waits for the execution's turn in its session, and loads what it continues.
+func (x *execution) enter(ctx workflow.Context) error {
+	parent := protocol.Admission{Parent: x.start.Parent}
+	if label := x.start.Session; label != "" {
+		if err := protocol.CheckSession(label); err != nil {
+			return configurationError("%v", err)
+		}
+		admitted, err := x.admitted(ctx, label)
+		if err != nil {
+			return err
+		}
+		if x.start.Fork == nil { // a fork continues what its source does
+			parent = admitted
+		}
+		x.status = protocol.StatusRunning
+		x.upsert(ctx, statusAttribute.ValueSet(x.status))
+		x.describe(ctx)
+	}
+	if parent.Parent == "" {
+		return nil
+	}
+	return x.loadParent(ctx, parent)
+}
+
+// admitted joins the session and waits until it lets the execution run.
+func (x *execution) admitted(ctx workflow.Context, label string) (protocol.Admission, error) {
+	turn := protocol.Turn{
+		ExecutionID: workflow.GetInfo(ctx).WorkflowExecution.ID,
+		AgentID:     x.agent,
+		CreatedAt:   workflow.GetInfo(ctx).WorkflowStartTime,
+		Parent:      x.start.Parent,
+		Change:      protocol.TurnWaiting,
+	}
+	joining := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		StartToCloseTimeout: joinTimeout,
+		RetryPolicy:         retryPolicy(joinAttempts),
+	})
+	var admission protocol.Admission
+	err := workflow.ExecuteLocalActivity(joining, protocol.ActivityJoin, protocol.JoinSession{Label: label, Turn: turn}).Get(ctx, nil)
+	if err != nil {
+		return admission, err
+	}
+	signal := workflow.GetSignalChannel(ctx, protocol.SignalAdmit)
+	err = workflow.Await(ctx, func() bool { return signal.ReceiveAsync(&admission) })
+	return admission, err
+}
+
+// leave tells the session that the execution is about to end. That nobody is there to be told
+// is no concern of the execution.
+func leave(ctx workflow.Context, start *protocol.Start) {
+	if start == nil || start.Session == "" || protocol.CheckSession(start.Session) != nil {
+		return
+	}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	err := workflow.SignalExternalWorkflow(ctx, protocol.SessionWorkflowID(start.Session), "", protocol.SignalTurn, protocol.Turn{
+		ExecutionID: workflow.GetInfo(ctx).WorkflowExecution.ID, Change: protocol.TurnEnded,
+	}).Get(ctx, nil)
+	if err != nil {
+		workflow.GetLogger(ctx).Warn("session not told of the end", "session", start.Session, "error", err)
+	}
+}
+
+// loadParent reads what the parent has left into the execution's own history, so that the
+// parent may be deleted afterwards.
+func (x *execution) loadParent(ctx workflow.Context, parent protocol.Admission) error {
+	request := protocol.LoadParent{
+		ExecutionID: parent.Parent, RunID: parent.ParentRunID, AgentID: x.agent, Session: x.start.Session,
+	}
+	if fork := x.start.Fork; fork != nil {
+		request.Source = &protocol.Source{ExecutionID: fork.ExecutionID, RunID: fork.RunID}
+	}
+	loading := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: prefixTimeout,
+		RetryPolicy:         retryPolicy(prefixAttempts),
+		Summary:             protocol.OneLine("state of " + parent.Parent),
+	})
+	previous := &protocol.Previous{}
+	if err := workflow.ExecuteActivity(loading, protocol.ActivityLoadParent, request).Get(ctx, previous); err != nil {
+		return err
+	}
+	x.previous = previous
+	x.resources.inherit(previous.Resources)
+	return nil
+}
+
+// SessionLabel is the label of the execution's session. An execution that was given none has
+// one derived from its id; another that is started with that label and with this one as its parent continues
+// this one.
+func SessionLabel(ctx workflow.Context) string {
+	return protocol.SessionOf(executionFrom(ctx).start.Session, workflow.GetInfo(ctx).WorkflowExecution.ID)
+}
+
+// Parent is the id of the execution that this one continues, or empty.
+func Parent(ctx workflow.Context) string {
+	if previous := executionFrom(ctx).previous; previous != nil {
+		return previous.ExecutionID
+	}
+	return ""
+}
+
+// Previous is what the execution that this one continues has left: its state, or its output if
+// it has set none. It is false if there is nothing to continue: no parent, or one that has left
+// null.
+func Previous[S any](ctx workflow.Context) (S, bool, error) {
+	var state S
+	previous := executionFrom(ctx).previous
+	if previous == nil || isNull(previous.State) {
+		return state, false, nil
+	}
+	if err := protocol.Decode(previous.State, &state); err != nil {
+		return state, false, configurationError("what execution %s has left does not fit: %v", previous.ExecutionID, err)
+	}
+	return state, true, nil
+}
+
+// SetState sets what the execution leaves for the one that continues it, beside its output. It
+// is recorded when the handler returns without an error; the last call counts, and a state
+// that encodes as null is none. State has at most 1 MiB of JSON.
+func SetState(ctx workflow.Context, state any) error {
+	x := executionFrom(ctx)
+	raw, err := protocol.Encode(state)
+	switch {
+	case err != nil:
+		return configurationError("the state cannot be encoded: %v", err)
+	case len(raw) > protocol.StateLimit:
+		return configurationError("the state has %d bytes; at most %d fit. Keep less, or a reference to where the rest is", len(raw), protocol.StateLimit)
+	}
+	x.state = raw
+	return nil
+}
+
+// recordState puts the execution's state into its history, where readers find it.
+func (x *execution) recordState(ctx workflow.Context) error {
+	if isNull(x.state) {
+		return nil
+	}
+	ctx, _ = workflow.NewDisconnectedContext(ctx)
+	return workflow.ExecuteLocalActivity(localOptions(ctx, localTimeout), protocol.ActivityState, protocol.State{State: x.state}).Get(ctx, nil)
+}
+
+func isNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
