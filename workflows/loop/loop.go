@@ -50,6 +50,11 @@ type Options struct {
 	// Before is called before each answer, and gives messages to add to the conversation. It
 	// may wait, and run steps. Nil: none are added.
 	Before func(workflow.Context) ([]workflows.Message, error)
+	// OnError is called when a tool call has failed or was refused, before the model is told. What
+	// it returns counts instead: a result, or an error, which may be the one that it got. It may
+	// wait, and run steps, such as one that looks whether an at_most_once tool has had its effect
+	// when nobody saw how it ended. Nil: the error counts.
+	OnError func(ctx workflow.Context, call workflows.ToolCall, err error) (json.RawMessage, error)
 	// ResultText is what the model is told of a tool's result. Nil: a JSON string is told as the text
 	// that it holds, everything else as JSON.
 	ResultText func(result json.RawMessage) string
@@ -183,6 +188,9 @@ func (r *Result) callTools(ctx workflow.Context, opts Options, calls []workflows
 	var ends error
 	for i, call := range calls {
 		result, err := futures[i].Get(ctx)
+		if err != nil && opts.OnError != nil && forModel(err) {
+			result, err = opts.OnError(ctx, call, err)
+		}
 		switch {
 		case err == nil:
 			text := opts.ResultText(result)

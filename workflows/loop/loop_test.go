@@ -57,6 +57,8 @@ type Request struct {
 	Raw       bool                `json:"raw"`
 	Open      bool                `json:"open"`
 	NoTools   bool                `json:"no_tools"`
+	// Amend sets OnError.
+	Amend bool `json:"amend"`
 }
 
 // Outcome has the error as text: the test environment gives no output beside one.
@@ -81,6 +83,9 @@ func Chat(ctx workflow.Context, in Request) (Outcome, error) {
 	if in.Raw {
 		opts.ResultText = raw
 	}
+	if in.Amend {
+		opts.OnError = amend
+	}
 	if in.Remind != "" {
 		opts.Before = reminder(in.Remind).remind
 	}
@@ -96,6 +101,18 @@ func Chat(ctx workflow.Context, in Request) (Outcome, error) {
 }
 
 func raw(result json.RawMessage) string { return string(result) }
+
+// amend shouts where another tool has failed, and says no to what is no tool.
+func amend(ctx workflow.Context, call workflows.ToolCall, err error) (json.RawMessage, error) {
+	switch call.Name {
+	case Fail.Name():
+		return tools.Call(ctx, Shout.Name(), json.RawMessage(call.Arguments))
+	case Submit.Name():
+		return nil, workflow.ErrCanceled
+	default:
+		return nil, err
+	}
+}
 
 type reminder string
 
@@ -265,6 +282,16 @@ func TestRun(t *testing.T) {
 			},
 			output: "sorry", stop: loop.StopDone,
 		},
+		"what goes wrong is put right": {
+			in:      Request{Amend: true, Final: []string{"fail"}},
+			answers: []activities.GenerateResponse{asks(`nosuch {}`, `add {"a":1,"b":2}`, `fail {"text":"boom"}`)},
+			added: []workflows.Message{
+				asks(`nosuch {}`, `add {"a":1,"b":2}`, `fail {"text":"boom"}`).Message,
+				told(0, `error: nosuch: unknown_tool: there is no tool "nosuch"; there are: shout, add, fail, submit, meet`),
+				told(1, "3"), told(2, "BOOM!\n"),
+			},
+			output: "BOOM!\n", stop: loop.StopFinal,
+		},
 		"the last step's tools run": {
 			in:      Request{MaxSteps: 2},
 			answers: []activities.GenerateResponse{asks(`add {"a":1,"b":2}`), asks(`add {"a":3,"b":4}`)},
@@ -405,6 +432,14 @@ func TestDenied(t *testing.T) {
 
 	out = chat(t, environment(t, &script{}, rules{"writer"}, &bodies{}), Request{})
 	require.Equal(t, "writer not allowed by rule no: not today", out.Error)
+}
+
+func TestOnErrorEndsTheLoop(t *testing.T) {
+	t.Parallel()
+	model := &script{answers: []activities.GenerateResponse{asks(`submit {"text":""}`)}}
+	env := environment(t, model, nil, &bodies{})
+	env.ExecuteWorkflow("chat", Request{Amend: true})
+	require.True(t, temporal.IsCanceledError(env.GetWorkflowError()), "%v", env.GetWorkflowError())
 }
 
 func TestToolsRunTogether(t *testing.T) {
