@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/google/uuid"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
+	sdkworker "go.temporal.io/sdk/worker"
+
+	"github.com/tinerun/tine"
+	"github.com/tinerun/tine/activities"
+	"github.com/tinerun/tine/examples/e2b/agent"
+	"github.com/tinerun/tine/examples/e2b/internal/hub"
+	"github.com/tinerun/tine/internal/connect"
+	"github.com/tinerun/tine/internal/devserver"
+	"github.com/tinerun/tine/policy"
+	"github.com/tinerun/tine/resources/e2b/e2btest"
+	"github.com/tinerun/tine/worker"
+)
+
+//go:embed policy.yaml
+var policyYAML []byte
+
+// place is where the agent works: a server, a worker, and what they talk to.
+type place struct {
+	*tine.Client
+	temporal  client.Client
+	namespace string
+	queue     string
+	uiAddress string // empty if the server is not ours
+	ours      bool
+	world     *world // nil with real accounts
+	// logged is all that worker and client have logged.
+	logged  *record
+	closers []func()
+}
+
+func (p *place) close() {
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		p.closers[i]()
+	}
+	p.closers = nil
+}
+
+// prepare starts what is missing: a server, a worker and, for local, E2B and GitHub.
+func prepare(ctx context.Context, local bool, progress io.Writer) (_ *place, described string, err error) {
+	p := &place{logged: &record{}}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	model, err := agent.ModelFromEnv()
+	if err != nil {
+		return nil, "", err
+	}
+	described = "The model is the one that the environment names."
+	getenv := os.Getenv
+	if local {
+		if model == nil {
+			model = agent.Scripted{}
+			described = "No LLM_BASE_URL, LLM_API_KEY and LLM_MODEL are set: a built-in SCRIPTED model plays the agent's part. It can mend the example's own project, and nothing else."
+		}
+		if p.world, err = newWorld(); err != nil {
+			return nil, "", err
+		}
+		p.closers = append(p.closers, p.world.close)
+		getenv = p.world.getenv
+	}
+	settings, err := agent.NewSettings(getenv)
+	if model == nil {
+		err = errors.Join(err, agent.ErrNoModel)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	logger := slog.New(slog.NewMultiHandler(
+		slog.NewTextHandler(p.logged, &slog.HandlerOptions{Level: slog.LevelDebug}),
+		slog.NewTextHandler(progress, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	options, err := p.server(ctx, logger, progress)
+	if err != nil {
+		return nil, "", err
+	}
+	return p, described, p.serve(ctx, options, logger, settings, model)
+}
+
+// serve starts a worker, on a queue of its own: workers of another program must not take these
+// executions.
+func (p *place) serve(ctx context.Context, options client.Options, logger *slog.Logger, settings *agent.Settings, model activities.Model) error {
+	bundle, err := policy.Compile(ctx, []policy.Source{{Name: "policy.yaml", Data: policyYAML}}, policy.Options{})
+	if err != nil {
+		return err
+	}
+	p.namespace = options.Namespace
+	p.queue = "e2b-" + uuid.NewString()[:8]
+	w, err := worker.New(p.temporal, worker.Options{
+		TaskQueue: p.queue, Namespace: options.Namespace, Policy: bundle, Logger: logger,
+		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
+	}, agent.Items(settings, model)...)
+	if err != nil {
+		return err
+	}
+	if err := startWorker(p, w); err != nil {
+		return err
+	}
+	p.Client = tine.NewClient(p.temporal, tine.Options{
+		Namespace: options.Namespace, TaskQueue: p.queue, Identity: "you",
+		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
+	})
+	return nil
+}
+
+func startWorker(p *place, w sdkworker.Worker) error {
+	if err := w.Start(); err != nil {
+		return err
+	}
+	p.closers = append(p.closers, w.Stop)
+	return nil
+}
+
+// server connects to the Temporal that the environment names, and starts one where there is none.
+func (p *place) server(ctx context.Context, logger *slog.Logger, progress io.Writer) (client.Options, error) {
+	options, err := connect.Options(connect.Flags{})
+	if err != nil {
+		return options, err
+	}
+	sdkLogger := log.NewStructuredLogger(logger)
+	p.temporal, err = connect.Dial(ctx, options, sdkLogger)
+	var unreachable *connect.ServerError
+	if errors.As(err, &unreachable) && os.Getenv("TEMPORAL_ADDRESS") == "" {
+		server, err := devserver.Start(ctx, devserver.Options{Progress: progress})
+		if err != nil {
+			return options, err
+		}
+		p.closers = append(p.closers, server.Stop)
+		p.ours, p.uiAddress = true, server.UIAddress()
+		options.HostPort = server.Address()
+		if p.temporal, err = connect.Dial(ctx, options, sdkLogger); err != nil {
+			return options, err
+		}
+	} else if err != nil {
+		return options, err
+	}
+	p.closers = append(p.closers, p.temporal.Close)
+	return options, nil
+}
+
+// record keeps what is written to it.
+type record struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (r *record) Write(text []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text = append(r.text, text...)
+	return len(text), nil
+}
+
+func (r *record) bytes() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]byte(nil), r.text...)
+}
+
+// world stands for E2B and GitHub, on loopback.
+type world struct {
+	dir      string
+	token    string // GitHub's
+	hub      *hub.Hub
+	emulator *e2btest.Server
+}
+
+// hubHost is what sandboxes know the git server as. There is no such host: only the egress proxy
+// of the emulator leads there, and adds the credentials.
+const hubHost = "github.test"
+
+func newWorld() (_ *world, err error) {
+	secret := make([]byte, 20)
+	_, _ = rand.Read(secret)
+	w := &world{token: "ghp_" + hex.EncodeToString(secret)}
+	if w.dir, err = os.MkdirTemp("", "tine-e2b-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.hub, err = hub.New(filepath.Join(w.dir, "hub"), w.token, agent.Project); err != nil {
+		return nil, err
+	}
+	w.emulator, err = e2btest.New(e2btest.Options{
+		Dir:    filepath.Join(w.dir, "sandboxes"),
+		Egress: map[string]string{hubHost: w.hub.URL()},
+	})
+	return w, err
+}
+
+func (w *world) close() {
+	if w.emulator != nil {
+		_ = w.emulator.Close()
+	}
+	if w.hub != nil {
+		w.hub.Close()
+	}
+	_ = os.RemoveAll(w.dir)
+}
+
+// environment is what a worker in this world is told.
+func (w *world) environment() map[string]string {
+	return map[string]string{
+		"E2B_API_KEY": w.emulator.APIKey(), "E2B_API_URL": w.emulator.URL(), "E2B_SANDBOX_URL": w.emulator.URL(),
+		"REPO": hub.Owner + "/" + hub.Name, "GITHUB_TOKEN": w.token,
+		"GITHUB_SERVER_URL": "http://" + hubHost, "GITHUB_API_URL": w.hub.APIURL(),
+	}
+}
+
+func (w *world) getenv(variable string) string { return w.environment()[variable] }
+
+// sandbox describes the one sandbox with the id.
+func (w *world) state(sandboxID string) string {
+	for _, s := range w.emulator.Sandboxes() {
+		if s.ID == sandboxID {
+			return s.State
+		}
+	}
+	return "gone"
+}
+
+// linger keeps the server up, so that its UI can be looked at.
+func (p *place) linger(ctx context.Context, keep bool, out io.Writer) {
+	switch {
+	case !p.ours:
+	case !keep:
+		fmt.Fprintln(out, "\nThe dev server stops now, and its histories go with it. Run with --keep to look at them in the UI.")
+	default:
+		fmt.Fprintf(out, "\nThe dev server keeps running: %s. Press Ctrl-C to stop it.\n", p.uiAddress)
+		<-ctx.Done()
+	}
+}
