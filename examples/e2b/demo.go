@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,8 +111,8 @@ func (p *place) follow(ctx context.Context, id string, decide verdict, out io.Wr
 			return nil, err
 		}
 		show(out, event)
-		if event.Type == "approval.requested" && decide != nil {
-			if err := p.decide(ctx, f, id, decide, out); err != nil {
+		if event.Type == "approval.requested" && p.world != nil {
+			if err := p.decide(ctx, f, event, decide, out); err != nil {
 				return nil, err
 			}
 		}
@@ -131,16 +132,19 @@ func (p *place) follow(ctx context.Context, id string, decide verdict, out io.Wr
 const restPatience = 30 * time.Second
 
 // decide waits until the sandbox rests, and then decides in a person's stead.
-func (p *place) decide(ctx context.Context, f *finished, id string, decide verdict, out io.Writer) error {
+func (p *place) decide(ctx context.Context, f *finished, asked tine.Event, decide verdict, out io.Writer) error {
 	state := ""
-	for began := time.Now(); state != "paused" && time.Since(began) < restPatience; time.Sleep(20 * time.Millisecond) {
-		log, err := p.Log(ctx, id)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		log, err := p.Log(ctx, asked.ExecutionID)
 		if err != nil {
 			return err
 		}
 		state = p.world.state(sandboxOf(log))
+		if rests(log, asked.Seq) || time.Since(began) > restPatience {
+			break
+		}
 	}
-	pending, err := p.Approvals(ctx, tine.ApprovalOptions{Execution: id, Status: tine.ApprovalPending})
+	pending, err := p.Approvals(ctx, tine.ApprovalOptions{Execution: asked.ExecutionID, Status: tine.ApprovalPending})
 	if err != nil {
 		return err
 	}
@@ -151,10 +155,15 @@ func (p *place) decide(ctx context.Context, f *finished, id string, decide verdi
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "The example has done so: %s\n\n", decided.Status)
+		fmt.Fprintf(out, "The example has decided in your stead: %s\n\n", decided.Status)
 		f.approvals, f.resting = append(f.approvals, decided), append(f.resting, state)
 	}
 	return nil
+}
+
+// rests reports whether the log says, after an event, that the sandbox was put to rest.
+func rests(log *tine.Log, after int64) bool {
+	return slices.ContainsFunc(log.Events()[after:], func(e tine.Event) bool { return e.Type == "resource.paused" })
 }
 
 // sandboxOf is the id of an execution's sandbox.
@@ -188,8 +197,12 @@ func beforeFix(f *finished) int64 {
 	return turn
 }
 
-// show prints an event. Of a step it leaves out what goes without saying.
+// show prints an event. Of a step it shows how it ended, and what goes without saying not at all.
 func show(out io.Writer, e tine.Event) {
+	switch e.Type {
+	case "step.proposed", "step.allowed", "step.executing":
+		return
+	}
 	var p struct {
 		Target string          `json:"target"`
 		Key    string          `json:"key"`

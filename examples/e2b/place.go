@@ -16,7 +16,6 @@ import (
 	"github.com/google/uuid"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
-	sdkworker "go.temporal.io/sdk/worker"
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/activities"
@@ -36,7 +35,6 @@ var policyYAML []byte
 type place struct {
 	*tine.Client
 	temporal  client.Client
-	namespace string
 	queue     string
 	uiAddress string // empty if the server is not ours
 	ours      bool
@@ -95,15 +93,13 @@ func prepare(ctx context.Context, local bool, progress io.Writer) (_ *place, des
 	return p, described, p.serve(ctx, options, logger, settings, model)
 }
 
-// serve starts a worker, on a queue of its own: workers of another program must not take these
-// executions.
+// serve starts a worker.
 func (p *place) serve(ctx context.Context, options client.Options, logger *slog.Logger, settings *agent.Settings, model activities.Model) error {
 	bundle, err := policy.Compile(ctx, []policy.Source{{Name: "policy.yaml", Data: policyYAML}}, policy.Options{})
 	if err != nil {
 		return err
 	}
-	p.namespace = options.Namespace
-	p.queue = "e2b-" + uuid.NewString()[:8]
+	p.connect(options)
 	w, err := worker.New(p.temporal, worker.Options{
 		TaskQueue: p.queue, Namespace: options.Namespace, Policy: bundle, Logger: logger,
 		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
@@ -111,22 +107,21 @@ func (p *place) serve(ctx context.Context, options client.Options, logger *slog.
 	if err != nil {
 		return err
 	}
-	if err := startWorker(p, w); err != nil {
-		return err
-	}
-	p.Client = tine.NewClient(p.temporal, tine.Options{
-		Namespace: options.Namespace, TaskQueue: p.queue, Identity: "you",
-		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
-	})
-	return nil
-}
-
-func startWorker(p *place, w sdkworker.Worker) error {
 	if err := w.Start(); err != nil {
 		return err
 	}
 	p.closers = append(p.closers, w.Stop)
 	return nil
+}
+
+// connect makes the client, for a queue of its own: workers of another program must not take these
+// executions.
+func (p *place) connect(options client.Options) {
+	p.queue = "e2b-" + uuid.NewString()[:8]
+	p.Client = tine.NewClient(p.temporal, tine.Options{
+		Namespace: options.Namespace, TaskQueue: p.queue, Identity: "you",
+		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
+	})
 }
 
 // server connects to the Temporal that the environment names, and starts one where there is none.
@@ -230,7 +225,7 @@ func (w *world) environment() map[string]string {
 
 func (w *world) getenv(variable string) string { return w.environment()[variable] }
 
-// sandbox describes the one sandbox with the id.
+// state is that of the sandbox with the id.
 func (w *world) state(sandboxID string) string {
 	for _, s := range w.emulator.Sandboxes() {
 		if s.ID == sandboxID {

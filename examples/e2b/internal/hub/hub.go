@@ -40,9 +40,9 @@ type Hub struct {
 
 	mu    sync.Mutex
 	pulls []pull
-	// created is called when a pull request has been created, before the answer is sent.
-	created func()
-	refused int
+	// before and after are called around the creation of a pull request.
+	before, after func()
+	refused       int
 }
 
 // pull is a pull request, as far as it does not follow its branch.
@@ -121,11 +121,12 @@ func (h *Hub) Refused() int {
 	return h.refused
 }
 
-// OnCreated sets what is called when a pull request has been created, before the answer is sent.
-func (h *Hub) OnCreated(fn func()) {
+// OnCreate sets what is called before a pull request is created, and after that before it is
+// answered. One that panics with http.ErrAbortHandler cuts the connection. Nil is nothing.
+func (h *Hub) OnCreate(before, after func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.created = fn
+	h.before, h.after = before, after
 }
 
 // Log is the one-line history of a branch, newest first, without what the default branch has.
@@ -272,10 +273,13 @@ func (h *Hub) create(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
+	if h.before != nil {
+		h.before()
+	}
 	p := pull{Number: len(h.pulls) + 1, Title: asked.Title, Body: asked.Body, Branch: asked.Head}
 	h.pulls = append(h.pulls, p)
-	if h.created != nil {
-		h.created()
+	if h.after != nil {
+		h.after()
 	}
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(h.describe(p))
