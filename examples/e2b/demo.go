@@ -102,8 +102,8 @@ func (p *place) fork(ctx context.Context, source *finished, at int64, session st
 // verdict grants or denies an approval.
 type verdict func(ctx context.Context, id string, decision tine.ApprovalDecision) (*tine.Approval, error)
 
-// follow shows an execution's events as they happen, until it has ended, and decides what it asks
-// a person for.
+// follow shows an execution's events as they happen, until it has ended, and what it asks a person
+// for.
 func (p *place) follow(ctx context.Context, id string, decide verdict, out io.Writer) (*finished, error) {
 	f := &finished{}
 	for event, err := range p.Follow(ctx, id, 0) {
@@ -111,8 +111,8 @@ func (p *place) follow(ctx context.Context, id string, decide verdict, out io.Wr
 			return nil, err
 		}
 		show(out, event)
-		if event.Type == "approval.requested" && p.world != nil {
-			if err := p.decide(ctx, f, event, decide, out); err != nil {
+		if event.Type == "approval.requested" {
+			if err := p.ask(ctx, f, event, decide, out); err != nil {
 				return nil, err
 			}
 		}
@@ -131,10 +131,11 @@ func (p *place) follow(ctx context.Context, id string, decide verdict, out io.Wr
 // restPatience is how long a blocked execution may take to put its sandbox to rest.
 const restPatience = 30 * time.Second
 
-// decide waits until the sandbox rests, and then decides in a person's stead.
-func (p *place) decide(ctx context.Context, f *finished, asked tine.Event, decide verdict, out io.Writer) error {
-	state := ""
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+// ask shows what waits for a person. Where all is local it waits until the sandbox rests, and
+// then decides in the person's stead.
+func (p *place) ask(ctx context.Context, f *finished, asked tine.Event, decide verdict, out io.Writer) error {
+	state := "about to be paused"
+	for began := time.Now(); p.world != nil; time.Sleep(20 * time.Millisecond) {
 		log, err := p.Log(ctx, asked.ExecutionID)
 		if err != nil {
 			return err
@@ -149,8 +150,11 @@ func (p *place) decide(ctx context.Context, f *finished, asked tine.Event, decid
 		return err
 	}
 	for _, a := range pending {
-		fmt.Fprintf(out, "\nThe execution waits for a person, and the sandbox is %s:\n  %s(%s)\nYou would look at the branch and run one of\n  tine approval grant %s\n  tine approval deny %s\n",
-			state, a.Target, a.Args, a.ID, a.ID)
+		fmt.Fprintf(out, "\nThe execution waits for a person, and the sandbox is %s:\n  %s(%s)\nLook at the branch, and run one of\n  %stine approval grant %s\n  %stine approval deny %s\n",
+			state, a.Target, a.Args, p.setting, a.ID, p.setting, a.ID)
+		if p.world == nil {
+			continue
+		}
 		decided, err := decide(ctx, a.ID, tine.ApprovalDecision{Reason: "decided by the example"})
 		if err != nil {
 			return err

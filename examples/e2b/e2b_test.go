@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/examples/e2b/agent"
@@ -40,10 +41,18 @@ func setup(t *testing.T) *place {
 	w, err := newWorld()
 	require.NoError(t, err)
 	t.Cleanup(w.close)
-	p := &place{logged: &record{}, temporal: testserver.Client(t), world: w}
+	p := &place{logged: &record{}, world: w}
+	p.temporal, err = client.Dial(client.Options{HostPort: testserver.Address(t), Logger: log.NewStructuredLogger(p.logger())})
+	require.NoError(t, err)
+	p.closers = append(p.closers, p.temporal.Close)
 	t.Cleanup(p.close)
 	p.connect(client.Options{})
 	return p
+}
+
+// logger writes all to the place's record.
+func (p *place) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(p.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // setupServed makes one with a worker in this process.
@@ -52,8 +61,7 @@ func setupServed(t *testing.T) *place {
 	p := setup(t)
 	settings, err := agent.NewSettings(p.world.getenv)
 	require.NoError(t, err)
-	logger := slog.New(slog.NewTextHandler(p.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	require.NoError(t, p.serve(t.Context(), client.Options{}, logger, settings, agent.Scripted{}))
+	require.NoError(t, p.serve(t.Context(), client.Options{}, p.logger(), settings, agent.Scripted{}))
 	return p
 }
 
@@ -169,8 +177,7 @@ func TestErrorsHaveNoToken(t *testing.T) {
 		return p.world.getenv(variable)
 	})
 	require.NoError(t, err)
-	logger := slog.New(slog.NewTextHandler(p.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	require.NoError(t, p.serve(t.Context(), client.Options{}, logger, settings, agent.Scripted{}))
+	require.NoError(t, p.serve(t.Context(), client.Options{}, p.logger(), settings, agent.Scripted{}))
 	f, err := p.turn(t.Context(), "", agent.FixTask, io.Discard)
 	require.ErrorContains(t, err, "checkout: git: exit code 128")
 	f.output.Session = "none"

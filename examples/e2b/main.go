@@ -26,6 +26,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/google/uuid"
 	"golang.org/x/term"
 
 	"github.com/tinerun/tine/examples/e2b/agent"
@@ -86,13 +87,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // forReal runs one turn. A person approves what it asks for, by another command.
 func (p *place) forReal(ctx context.Context, opts options, out io.Writer) error {
-	fmt.Fprintln(out, "When the log has approval.requested, look at the branch and run, in another terminal, what this lists:\n  tine approval ls --agent", agent.Name)
+	if opts.session == "" {
+		opts.session = "e2b-" + uuid.NewString()[:8]
+	}
 	f, err := p.turn(ctx, opts.session, opts.task, out)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "\n%s\nBranch: %s\nPull request: %s\n", f.output.Answer, f.output.Branch, f.output.PullRequest)
-	fmt.Fprintf(out, "\nGo on with: go run ./examples/e2b --session %s --task '…'\n", f.output.Session)
+	if p.uiAddress == "" {
+		fmt.Fprintf(out, "Go on with: go run ./examples/e2b --session %s --task '…'\n", opts.session)
+	} else {
+		fmt.Fprintln(out, "The dev server ends with this command, and the session with it. To go on with one, run tine dev beside it.")
+	}
 	return nil
 }
 

@@ -37,7 +37,7 @@ type place struct {
 	temporal  client.Client
 	queue     string
 	uiAddress string // empty if the server is not ours
-	ours      bool
+	setting   string // what a command needs before it to find the server, if it is ours
 	world     *world // nil with real accounts
 	// logged is all that worker and client have logged.
 	logged  *record
@@ -139,7 +139,7 @@ func (p *place) server(ctx context.Context, logger *slog.Logger, progress io.Wri
 			return options, err
 		}
 		p.closers = append(p.closers, server.Stop)
-		p.ours, p.uiAddress = true, server.UIAddress()
+		p.uiAddress, p.setting = server.UIAddress(), "TEMPORAL_ADDRESS="+server.Address()+" "
 		options.HostPort = server.Address()
 		if p.temporal, err = connect.Dial(ctx, options, sdkLogger); err != nil {
 			return options, err
@@ -238,7 +238,7 @@ func (w *world) state(sandboxID string) string {
 // linger keeps the server up, so that its UI can be looked at.
 func (p *place) linger(ctx context.Context, keep bool, out io.Writer) {
 	switch {
-	case !p.ours:
+	case p.uiAddress == "":
 	case !keep:
 		fmt.Fprintln(out, "\nThe dev server stops now, and its histories go with it. Run with --keep to look at them in the UI.")
 	default:
