@@ -163,8 +163,9 @@ func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
 	return n.Content
 }
 
-// text gives a string, or a number or boolean as it is spelled.
-func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
+// text gives a string, or a number or boolean as it is spelled. The problem of anything else
+// names the words that are allowed, if only some are.
+func (r *reader) text(n *yaml.Node, what string, allowed ...string) (text string, ok bool) {
 	n = r.at(n)
 	if r.exhausted(n) {
 		return "", false
@@ -178,11 +179,17 @@ func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
 				return n.Value, true
 			}
 		case "!!null":
-			r.problem(n, `%s has no value; write "" for an empty text, "null" in quotes for the word`, what)
-			return "", false
+			if len(allowed) == 0 {
+				r.problem(n, `%s has no value; write "" for an empty text, "null" in quotes for the word`, what)
+				return "", false
+			}
 		}
 	}
-	r.problem(n, "%s must be a text", what)
+	if len(allowed) == 0 {
+		r.problem(n, "%s must be a text", what)
+		return "", false
+	}
+	r.problem(n, "%s must be a text; allowed: %s", what, strings.Join(allowed, ", "))
 	return "", false
 }
 
@@ -209,7 +216,7 @@ func (r *reader) names(n *yaml.Node, what string) []string {
 
 // choice gives one of the words that are allowed.
 func (r *reader) choice(n *yaml.Node, what string, allowed ...string) string {
-	word, ok := r.text(n, what)
+	word, ok := r.text(n, what, allowed...)
 	if ok && !slices.Contains(allowed, word) {
 		r.problem(n, "unknown %s %q; allowed: %s", what, word, strings.Join(allowed, ", "))
 	}
@@ -231,18 +238,33 @@ func (r *reader) integer(n *yaml.Node, what string, least int64) int64 {
 
 // duration gives a time that is not negative.
 func (r *reader) duration(n *yaml.Node, what string) Duration {
-	word, ok := r.text(n, what)
+	value, word, ok := r.parseDuration(n, what)
+	if ok && value < 0 {
+		r.problem(n, "%s is %s; it must be at least 0s", what, word)
+	}
+	return value
+}
+
+// time gives a time of which there is some. Zero stands for a default or for no limit in a
+// Decision, and whoever writes it down hardly means that.
+func (r *reader) time(n *yaml.Node, what, instead string) Duration {
+	value, word, ok := r.parseDuration(n, what)
+	if ok && value <= 0 {
+		r.problem(n, "%s is %s; it must be more than 0: %s", what, word, instead)
+	}
+	return value
+}
+
+func (r *reader) parseDuration(n *yaml.Node, what string) (value Duration, word string, ok bool) {
+	word, ok = r.text(n, what)
 	if !ok {
-		return 0
+		return 0, "", false
 	}
-	value, err := time.ParseDuration(word)
-	switch {
-	case err != nil:
+	parsed, err := time.ParseDuration(word)
+	if err != nil {
 		r.problem(n, "%s: %q is not a duration like 30s, 15m or 1h30m", what, word)
-	case value < 0:
-		r.problem(n, "%s is %s; it must not be negative", what, word)
 	}
-	return Duration(value)
+	return Duration(parsed), word, err == nil
 }
 
 // regex compiles a regular expression.

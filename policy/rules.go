@@ -105,6 +105,9 @@ func (r *reader) document(data []byte) *yaml.Node {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
+// isEmpty reports whether nothing is written behind a key, or an empty text.
+func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Value == "" }
+
 var yamlErrorLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
 // syntax takes the line out of the message of a YAML error, if it has one.
@@ -120,7 +123,7 @@ func (r *reader) syntax(err error) {
 func (r *reader) ruleset(n *yaml.Node) ruleset {
 	set := ruleset{defaultAction: Deny}
 	fields := r.fields(n, "the file", "default_action", "rules")
-	if action := fields["default_action"]; action != nil && r.at(action).Value != "" {
+	if action := fields["default_action"]; action != nil && !isEmpty(r.at(action)) {
 		set.defaultAction = r.choice(action, "default_action", Allow, Deny)
 	}
 	list := fields["rules"]
