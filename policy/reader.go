@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -37,6 +39,12 @@ const (
 	// maxInstructions takes some 100 MB. A few characters of a regular expression can stand for
 	// thousands.
 	maxInstructions = 1 << 20
+	// maxText, maxID, maxApprovers and maxApprover bound what a decision takes into histories,
+	// memos and the hands of agents. All but the number of approvers are in characters.
+	maxText      = 1000
+	maxID        = 128
+	maxApprovers = 50
+	maxApprover  = 256
 	// maxMerges is how deep mappings may be merged (<<) into mappings. One merged into itself
 	// has no end.
 	maxMerges = 16
@@ -208,6 +216,64 @@ func (r *reader) names(n *yaml.Node, what string) []string {
 	var names []string
 	for _, item := range r.list(n, what) {
 		if name, ok := r.name(item, "an item of "+what); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// short refuses a text of more than most characters.
+func (r *reader) short(n *yaml.Node, what, text string, most int) bool {
+	length := utf8.RuneCountInString(text)
+	if length > most {
+		r.problem(n, "%s has %d characters; at most %d are allowed", what, length, most)
+	}
+	return length <= most
+}
+
+// prose gives a text for people. Rego may have quoted a step's arguments in it, so that it is
+// cut where it is too long.
+func (r *reader) prose(n *yaml.Node, what string) string {
+	text, ok := r.text(n, what)
+	if !ok || r.strict {
+		return cutText(text)
+	}
+	r.short(n, what, text, maxText)
+	return text
+}
+
+// cutText cuts a text that has more than maxText characters.
+func cutText(text string) string {
+	if len(text) <= maxText || utf8.RuneCountInString(text) <= maxText {
+		return text
+	}
+	return string([]rune(text)[:maxText-1]) + "…"
+}
+
+// id gives the id of a rule. It stands in a line of its own in logs and tables.
+func (r *reader) id(n *yaml.Node, what string) (id string, ok bool) {
+	id, ok = r.name(n, what)
+	if !ok || !r.short(n, what, id, maxID) {
+		return "", false
+	}
+	if strings.ContainsFunc(id, func(c rune) bool { return unicode.In(c, unicode.Cc, unicode.Zl, unicode.Zp) }) {
+		r.problem(n, "the %s %q has line breaks or control characters; neither is allowed", what, id)
+		return "", false
+	}
+	return id, true
+}
+
+// approvers gives the names of those who may decide an approval.
+func (r *reader) approvers(n *yaml.Node) []string {
+	items := r.list(n, "approvers")
+	if len(items) > maxApprovers {
+		r.problem(n, "approvers has %d names; at most %d are allowed", len(items), maxApprovers)
+		return nil
+	}
+	var names []string
+	for _, item := range items {
+		const what = "an item of approvers"
+		if name, ok := r.name(item, what); ok && r.short(item, what, name, maxApprover) {
 			names = append(names, name)
 		}
 	}

@@ -30,6 +30,8 @@ import (
 //	budget      max_tokens, scope, on_exceed
 //
 // Only decision must be there. Anything else in it, and anything of the wrong type, is an error.
+// So is an id or an approver that is too long for a rule; a reason or message that is too long is
+// cut.
 type program struct {
 	query rego.PreparedEvalQuery
 }
@@ -188,7 +190,7 @@ func readDecision(value any) (Decision, error) {
 	}
 	d.RuleID = regoRule
 	if id := fields["rule_id"]; id != nil {
-		d.RuleID, _ = r.name(id, "rule_id")
+		d.RuleID, _ = r.id(id, "rule_id")
 		if slices.Contains(reserved, d.RuleID) {
 			r.problem(id, "the rule_id %s is reserved; not allowed: %s", d.RuleID, strings.Join(reserved, ", "))
 		}
@@ -200,7 +202,7 @@ func readDecision(value any) (Decision, error) {
 	for i, p := range r.problems {
 		messages[i] = p.Message
 	}
-	return Decision{}, fmt.Errorf("%s is not a decision: %s", decisionQuery, strings.Join(messages, "; "))
+	return Decision{}, errors.New(cutText(decisionQuery + " is not a decision: " + strings.Join(messages, "; ")))
 }
 
 // node makes a JSON value what YAML would have made of it, so that both are read alike.
@@ -248,7 +250,7 @@ func evaluate(ctx context.Context, query rego.PreparedEvalQuery, opts ...rego.Ev
 	case err != nil && ctx.Err() != nil:
 		return nil, false, fmt.Errorf("no decision in time: %w", ctx.Err())
 	case err != nil:
-		return nil, false, fmt.Errorf("evaluate the policy: %w", err)
+		return nil, false, errors.New(cutText("evaluate the policy: " + err.Error())) // it may quote arguments
 	case len(results) == 0:
 		return nil, false, nil
 	}

@@ -62,6 +62,9 @@ var reserved = []string{
 	protocol.RuleBundleError, protocol.RuleForkEffect, protocol.RuleIndeterminateRetry,
 }
 
+// reservedInRules has the id of Rego that gives none, too.
+var reservedInRules = append(slices.Clone(reserved), regoRule)
+
 // readRules reads a YAML file. What it gives is of use only if there are no problems.
 func readRules(file Source) (ruleset, []Problem) {
 	r := &reader{file: file.Name}
@@ -151,13 +154,13 @@ func (r *reader) readRule(n *yaml.Node) rule {
 	fields := r.fields(n, "a rule", "id", "when", "then")
 	if id := fields["id"]; id == nil {
 		r.problem(r.at(n), "the rule has no id; every rule needs one of its own")
-	} else if name, ok := r.name(id, "id"); ok {
+	} else if name, ok := r.id(id, "id"); ok {
 		r.rule = name
 		for i := range r.problems[before:] {
 			r.problems[before+i].Rule = name // found before the name was
 		}
-		if slices.Contains(reserved, name) {
-			r.problem(id, "the id %s is reserved; not allowed: %s", name, strings.Join(reserved, ", "))
+		if slices.Contains(reservedInRules, name) {
+			r.problem(id, "the id %s is reserved; not allowed: %s", name, strings.Join(reservedInRules, ", "))
 		}
 	}
 	read := rule{Rule: Rule{ID: r.rule, File: r.file, Line: line}}

@@ -35,7 +35,7 @@ func (r *reader) readOutcome(n *yaml.Node, fields map[string]*yaml.Node, approva
 		r.problem(r.at(n), "there is no decision; allowed: %s", strings.Join(decisions, ", "))
 	}
 	if reason := fields["reason"]; reason != nil {
-		d.Reason, _ = r.text(reason, "reason")
+		d.Reason = r.prose(reason, "reason")
 	}
 	if d.Reason == "" && d.Decision == Deny {
 		d.Reason = protocol.ReasonPolicyDenied
@@ -60,13 +60,13 @@ func (r *reader) readApproval(n *yaml.Node, what string) *ApprovalConfig {
 	fields := r.fields(n, what, "approvers", "timeout", "message")
 	// An empty list means anyone, as in the protocol.
 	if approvers := fields["approvers"]; approvers != nil && !r.emptyList(approvers) {
-		config.Approvers = r.names(approvers, "approvers")
+		config.Approvers = r.approvers(approvers)
 	}
 	if timeout := fields["timeout"]; timeout != nil {
 		config.Timeout = r.time(timeout, "timeout", "leave it out for "+defaultTimeout)
 	}
 	if message := fields["message"]; message != nil {
-		config.Message, _ = r.text(message, "message")
+		config.Message = r.prose(message, "message")
 	}
 	return config
 }
