@@ -22,6 +22,7 @@ type reader struct {
 	// strict refuses numbers and booleans as text, which in YAML are just words without quotes.
 	strict   bool
 	problems []Problem
+	warnings []Problem
 	// visited counts the nodes read, those behind aliases each time.
 	visited int
 	// instructions counts those that all regular expressions compile to.
@@ -51,17 +52,26 @@ const (
 )
 
 func (r *reader) problem(n *yaml.Node, format string, args ...any) {
+	r.problems = r.tell(r.problems, n, format, args...)
+}
+
+// warn tells of something that is no problem, and hardly meant.
+func (r *reader) warn(n *yaml.Node, format string, args ...any) {
+	r.warnings = r.tell(r.warnings, n, format, args...)
+}
+
+func (r *reader) tell(told []Problem, n *yaml.Node, format string, args ...any) []Problem {
 	switch {
-	case len(r.problems) > maxProblems:
-		return
-	case len(r.problems) == maxProblems:
+	case len(told) > maxProblems:
+		return told
+	case len(told) == maxProblems:
 		format, args = "from here on there are more problems than %d", []any{maxProblems}
 	}
 	message := fmt.Sprintf(format, args...)
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
 	}
-	r.problems = append(r.problems, Problem{File: r.file, Line: n.Line, Rule: r.rule, Message: message})
+	return append(told, Problem{File: r.file, Line: n.Line, Rule: r.rule, Message: message})
 }
 
 // at gives the node that n stands for.

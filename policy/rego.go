@@ -33,7 +33,8 @@ import (
 // So is an id or an approver that is too long for a rule; a reason or message that is too long is
 // cut.
 type program struct {
-	query rego.PreparedEvalQuery
+	query    rego.PreparedEvalQuery
+	warnings []Problem
 }
 
 const (
@@ -105,7 +106,7 @@ func compileProgram(ctx context.Context, file string, modules map[string]*ast.Mo
 	if err != nil {
 		return nil, []Problem{{File: file, Message: err.Error()}}
 	}
-	return &program{query}, nil
+	return &program{query, notObjects(file, compiler.GetRulesExact(decisionRef))}, nil
 }
 
 // maxElse is how many branches an else chain may have. OPA's time to compile one grows with the

@@ -25,6 +25,7 @@ type Rule struct {
 type ruleset struct {
 	defaultAction string
 	rules         []rule
+	warnings      []Problem
 }
 
 type rule struct {
@@ -77,7 +78,11 @@ func readRules(file Source) (ruleset, []Problem) {
 		return ruleset{}, r.problems
 	}
 	set := r.ruleset(document)
-	slices.SortStableFunc(r.problems, func(a, b Problem) int { return a.Line - b.Line })
+	r.warnUnreached(set.rules)
+	byLine := func(a, b Problem) int { return a.Line - b.Line }
+	slices.SortStableFunc(r.problems, byLine)
+	slices.SortStableFunc(r.warnings, byLine)
+	set.warnings = r.warnings
 	return set, r.problems
 }
 
@@ -182,6 +187,7 @@ func (r *reader) readWhen(n *yaml.Node) conditions {
 	if kind := fields["step_kind"]; kind != nil {
 		// Kinds that this version does not know match nothing.
 		when.kind, _ = r.name(kind, "step_kind")
+		r.warnKind(kind, when.kind)
 	}
 	if one := fields["target"]; one != nil {
 		when.targets = append(when.targets, r.readTargets("target", one))
@@ -199,6 +205,7 @@ func (r *reader) readWhen(n *yaml.Node) conditions {
 	if arguments := fields["arguments"]; arguments != nil {
 		when.arguments = r.readArguments(arguments)
 	}
+	r.warnNever(n, when)
 	return when
 }
 
@@ -212,6 +219,9 @@ func (r *reader) readTargets(what string, nodes ...*yaml.Node) []target {
 		g, err := parseGlob(pattern)
 		if err != nil {
 			r.problem(n, "%s %q is not a pattern: %v", what, pattern, err)
+		}
+		if g.braces {
+			r.warn(n, `braces in %s %q stand for themselves; name each in targets, or write \{ and \} for the characters`, what, pattern)
 		}
 		targets = append(targets, target{pattern, g})
 	}
