@@ -127,6 +127,26 @@ func TestPolicyReplayOutput(t *testing.T) {
 	}
 }
 
+// TestPolicyReplayLeavesOutWhatThePolicyDidNotDecide: neither copied steps nor those of a fork's own policy
+// were this one's.
+func TestPolicyReplayLeavesOutWhatThePolicyDidNotDecide(t *testing.T) {
+	t.Parallel()
+	path := policyFile(t, strict, "")
+	fork := forked()
+	h := newHarness(fork.client(), 0)
+	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", path, "--execution", forkID))
+	require.Contains(t, h.out.String(), "1 difference among 1 compared step in 1 execution; left out: 1 copied by a fork\n")
+
+	fork.execution.Policy = &tine.PolicyInfo{Digest: "sha256:1", Source: "fork"}
+	h = newHarness(fork.client(), 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "policy", "test", path, "--execution", forkID))
+	require.Equal(t, "0 differences among 0 compared steps in 1 execution; left out: 1 copied by a fork, 1 decided by a fork's own policy\n", h.out.String())
+
+	h = newHarness(fork.client(), 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "policy", "test", path, "--execution", forkID, "-o", "json"))
+	require.JSONEq(t, `{"executions":1,"compared":0,"skipped":2,"skipped_by":{"copied":1,"fork_policy":1},"differences":[]}`, h.out.String())
+}
+
 func TestPolicyReplayOfManyExecutions(t *testing.T) {
 	t.Parallel()
 	path := policyFile(t, strict, "")
@@ -148,7 +168,7 @@ func TestPolicyReplayOfManyExecutions(t *testing.T) {
 	h := newHarness(c, 0)
 	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", path, "--since", "1d", "--agent", "coder", "--limit", "2"))
 	require.Equal(t, tine.ListOptions{Agent: "coder", Limit: 2}, asked)
-	require.Contains(t, h.out.String(), "2 differences among 4 steps in 1 execution\n")
+	require.Contains(t, h.out.String(), "2 differences among 4 compared steps in 1 execution\n")
 	require.Contains(t, h.out.String(), "the newest 2; --limit reads more\n")
 
 	h = newHarness(&fake{list: func(tine.ListOptions) ([]*tine.Execution, error) { return []*tine.Execution{old}, nil }}, 0)

@@ -39,9 +39,10 @@ rules that no case reached. It exits with 1 if a case fails or there are none.
 With --execution, or --since and --agent, it decides the recorded steps of past
 executions instead, and lists those that the policy would have decided otherwise
 than was first decided then. Another rule with the same decision is no
-difference. Left out are decisions that no policy took: those of a fork's guard,
-of limits that were used up, and of policies that failed. The command exits with 1
-if there are differences, so that it can gate a change, and no step runs again.`,
+difference. Left out are steps that a fork has copied, what a fork's own policy
+decided, and decisions that no policy took: those of a fork's guard, of limits
+that were used up, and of policies that failed. The command exits with 1 if there
+are differences, so that it can gate a change, and no step runs again.`,
 		Example: `  tine policy test shell.yaml
   tine policy test shell.yaml --cases more.policytest.yaml --junit report.xml
   tine policy test shell.yaml --execution YourExecutionId
