@@ -179,10 +179,68 @@ func TestPolicyReplayOfManyExecutions(t *testing.T) {
 func TestPolicyReplayDecidesForTheAgentOfADirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(policyFile(t, strict, ""))
-	require.NoError(t, os.Rename(filepath.Join(dir, "shell.yaml"), filepath.Join(dir, "writer.yaml")))
+	require.NoError(t, os.Rename(filepath.Join(dir, "shell.yaml"), filepath.Join(dir, "coder.yaml")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "writer.yaml"), []byte("default_action: allow"), 0o644))
 	h := newHarness(coder().client(), 0)
 	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", dir, "--execution", sourceID))
-	require.Contains(t, h.out.String(), "by no-destruction, now by permissive")
+	require.Contains(t, h.out.String(), "by no-destruction, now by other-commands")
+
+	require.NoError(t, os.Remove(filepath.Join(dir, "coder.yaml")))
+	h = newHarness(coder().client(), 0)
+	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", dir, "--execution", sourceID))
+	require.Empty(t, h.out.String())
+	require.Equal(t, "error: agent \"coder\" has no policy in "+dir+"\nhint: add coder.yaml, or default.yaml for the agents that have none of their own\n", h.err.String())
+}
+
+// TestForkBringsThePolicyOfItsAgent reads files and directories as the policy commands do.
+func TestForkBringsThePolicyOfItsAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+		return filepath.Join(dir, name)
+	}
+	own, rego := write("coder.yaml", strict), write("coder.rego", "package tine\n\ndecision := {\"decision\": \"allow\"}")
+	write("default.yaml", "default_action: deny")
+	write("other.yaml", "default_action: alow")
+	var asked *tine.PolicyBundle
+	fork := func(agent string, args ...string) *harness {
+		s := newScript(sourceID)
+		s.execution.AgentID = agent
+		c := s.client()
+		c.fork = func(req tine.ForkRequest) (*tine.Execution, error) {
+			asked = req.Policy
+			return forked().execution, nil
+		}
+		asked = nil
+		h := newHarness(c, 0)
+		h.run(t.Context(), append([]string{"exec", "fork", sourceID, "--at", "1"}, args...)...)
+		return h
+	}
+	names := func(h *harness) (names []string) {
+		t.Helper()
+		require.NotNil(t, asked, h.err.String())
+		require.NotEmpty(t, asked.Digest)
+		for _, file := range asked.Files {
+			names = append(names, file.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"coder.yaml", "coder.rego"}, names(fork("coder", "--policy", own, "--policy", rego)))
+	digest := asked.Digest
+	require.Equal(t, []string{"coder.rego", "coder.yaml"}, names(fork("coder", "--policy", dir)))
+	require.Equal(t, digest, asked.Digest)
+	require.Equal(t, []string{"default.yaml"}, names(fork("writer", "--policy", dir)))
+	fork("coder")
+	require.Nil(t, asked)
+
+	h := fork("other", "--policy", dir)
+	require.Nil(t, asked)
+	require.Contains(t, h.err.String(), filepath.Join(dir, "other.yaml")+":1: unknown default_action")
+	require.NoError(t, os.Remove(filepath.Join(dir, "default.yaml")))
+	h = fork("writer", "--policy", dir)
+	require.Nil(t, asked)
+	require.Contains(t, h.err.String(), `error: agent "writer" has no policy in `+dir)
 }
 
 // TestPolicyTestOfTheExamples breaks a rule, and reads what its author would.

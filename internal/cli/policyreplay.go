@@ -49,6 +49,9 @@ type policyReplayDocument struct {
 }
 
 func runPolicyReplay(ctx context.Context, opts *policyTestOptions, loaded *loadedPolicies) error {
+	if opts.since > 0 && loaded.unrestricted(opts.agent) {
+		return noPolicy(loaded.directory, opts.agent)
+	}
 	c, ids, err := opts.replayed(ctx)
 	if err != nil {
 		return err
@@ -67,6 +70,9 @@ func runPolicyReplay(ctx context.Context, opts *policyTestOptions, loaded *loade
 		}
 		if err != nil {
 			return err
+		}
+		if agent := log.Execution().AgentID; loaded.unrestricted(agent) {
+			return noPolicy(loaded.directory, agent)
 		}
 		steps, err := recordedSteps(id, log)
 		if err != nil {

@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -108,7 +111,7 @@ func runPolicyTest(ctx context.Context, opts *policyTestOptions) error {
 		return policyFailure(opts.f, err)
 	}
 	if opts.replays() {
-		return runPolicyReplay(ctx, opts, loaded)
+		return policyFailure(opts.f, runPolicyReplay(ctx, opts, loaded))
 	}
 	if opts.cases != "" && len(loaded.all) > 1 {
 		return usagef("--cases is for one policy; the directory holds %d", len(loaded.all))
@@ -133,7 +136,7 @@ func runPolicyTest(ctx context.Context, opts *policyTestOptions) error {
 			return err
 		}
 	} else {
-		printTests(opts.f, suites, loaded.isDirectory)
+		printTests(opts.f, suites, loaded.directory != "")
 	}
 	return failedCases(opts.f, suites)
 }
@@ -144,8 +147,17 @@ func (o *policyTestOptions) test(ctx context.Context, p agentPolicy) (policytest
 		path = policytest.Beside(p.paths[0])
 	}
 	cases, err := policytest.ReadFile(path)
-	if err != nil {
-		return policytest.Report{}, fmt.Errorf("cases of %s: %w", p, err)
+	var invalid *policytest.FileError
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.cases == "":
+		return policytest.Report{}, &fileError{
+			"no_cases", fmt.Sprintf("there are no cases: no file %s beside %s", filepath.Base(path), p),
+			"write it, or name another with --cases FILE",
+		}
+	case err != nil && !errors.As(err, &invalid):
+		return policytest.Report{}, unreadable("case file", path, err, "")
+	case err != nil:
+		return policytest.Report{}, err
 	}
 	return policytest.Run(ctx, p.bundle, cases)
 }
