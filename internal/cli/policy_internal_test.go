@@ -147,6 +147,19 @@ func TestPolicyReplayLeavesOutWhatThePolicyDidNotDecide(t *testing.T) {
 	require.JSONEq(t, `{"executions":1,"compared":0,"skipped":2,"skipped_by":{"copied":1,"fork_policy":1},"differences":[]}`, h.out.String())
 }
 
+func TestPolicyReplayCountsWhatALimitRefused(t *testing.T) {
+	t.Parallel()
+	s := newScript(sourceID)
+	s.start()
+	search := &tine.Step{StepID: "few", Kind: "tool_call", Target: "search", Status: "rate_limited", RuleID: "few", Reason: "rate_limit_exceeded"}
+	s.steps = append(s.steps, search)
+	search.ProposedSeq = s.event("step.proposed", s.about(search, nil))
+	s.event("step.rate_limited", s.about(search, map[string]any{"rule_id": "few", "reason": "rate_limit_exceeded"}))
+	h := newHarness(s.client(), 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "policy", "test", policyFile(t, strict, ""), "--execution", sourceID))
+	require.Equal(t, "0 differences among 0 compared steps in 1 execution; left out: 1 refused by a limit\n", h.out.String())
+}
+
 func TestPolicyReplayOfManyExecutions(t *testing.T) {
 	t.Parallel()
 	path := policyFile(t, strict, "")

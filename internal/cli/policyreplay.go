@@ -162,7 +162,10 @@ func recordedSteps(id string, log executionLog) ([]policytest.Step, error) {
 	}
 	var steps []policytest.Step
 	for _, s := range log.Steps() {
-		d := first[s.StepID]
+		d, decided := first[s.StepID]
+		if !decided { // but perhaps refused by a rate limit
+			d.RuleID, d.Reason = s.RuleID, s.Reason
+		}
 		steps = append(steps, policytest.Step{
 			ExecutionID: id, AgentID: about.AgentID, Session: about.Session, ForkedFrom: about.ForkedFrom,
 			Seq: s.ProposedSeq, Time: events[s.ProposedSeq-1].OccurredAt,

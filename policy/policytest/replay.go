@@ -29,7 +29,8 @@ type Step struct {
 	Copied     bool
 	ForkPolicy bool
 	// Decision, RuleID and Reason are those of the first event that decided the step, so not
-	// what an approval made of it. Without a decision the step is left out.
+	// what an approval made of it. Without a decision, RuleID and Reason are the step's, and it is left
+	// out.
 	Decision string
 	RuleID   string
 	Reason   string
@@ -118,8 +119,6 @@ func (s Step) leftOut() Reason {
 		return Copied
 	case s.ForkPolicy:
 		return ForkPolicy
-	case s.Decision == "":
-		return Undecided
 	}
 	switch s.RuleID {
 	case protocol.RuleForkEffect:
@@ -132,6 +131,9 @@ func (s Step) leftOut() Reason {
 	switch s.Reason {
 	case protocol.ReasonRateLimited, protocol.ReasonLimiterUnavailable, protocol.ReasonBudget:
 		return Limit
+	}
+	if s.Decision == "" {
+		return Undecided
 	}
 	return ""
 }

@@ -107,16 +107,17 @@ func TestReplay(t *testing.T) {
 		step("read", "deny", "bundle-error", "timed out"),
 		step("read", "deny", "reads", "rate_limit_exceeded"),
 		step("read", "deny", "reads", "execution_token_budget_exceeded"),
+		step("read", "", "reads", "rate_limit_exceeded"), // it counts as not asked for
 		{Target: "write", Decision: "allow", Copied: true},
 		{Target: "write", Decision: "allow", Copied: true, ForkPolicy: true},
 		{Target: "write", Decision: "allow", ForkPolicy: true},
 	})
 	require.NoError(t, err)
 	require.Equal(t, 4, got.Compared)
-	require.Equal(t, 9, got.Skipped)
+	require.Equal(t, 10, got.Skipped)
 	require.Equal(t, map[policytest.Reason]int{
 		policytest.Copied: 2, policytest.ForkPolicy: 1, policytest.Undecided: 1, policytest.Guard: 1,
-		policytest.Retry: 1, policytest.PolicyFailed: 1, policytest.Limit: 2,
+		policytest.Retry: 1, policytest.PolicyFailed: 1, policytest.Limit: 3,
 	}, got.SkippedBy)
 	var differ [][4]string
 	for _, d := range got.Differences {
