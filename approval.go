@@ -85,7 +85,9 @@ func (c *Client) Approvals(ctx context.Context, opts ApprovalOptions) ([]*Approv
 // them.
 func (c *Client) pendingApprovals(ctx context.Context, agent string) ([]*Approval, error) {
 	open := query(ListOptions{Agent: agent, Status: StatusBlocked}, false)
-	blocked := open + " AND " + protocol.AttributeStatus + " = " + quote(StatusBlocked)
+	// An execution has no status there if its worker could not make sure of the attributes.
+	blocked := fmt.Sprintf("%s AND (%s = %s OR %s IS NULL)", open,
+		protocol.AttributeStatus, quote(StatusBlocked), protocol.AttributeStatus)
 	found, err := c.waiting(ctx, blocked)
 	if lacksAttributes(err) {
 		found, err = c.waiting(ctx, open)
@@ -143,15 +145,26 @@ func complete(memo protocol.PendingApprovals) bool {
 // Approval reads an approval, whatever its status, from its execution's log. The id is its
 // own or a part of it that names no other: the beginning of a pending one's, the beginnings
 // of the execution's id and of the step's with a slash between them, or that of an execution
-// with one pending approval. None is an *ApprovalNotFoundError, several are an
-// *AmbiguousError.
+// with one approval, or with one that is pending. None is an *ApprovalNotFoundError, several are
+// an *AmbiguousError.
 func (c *Client) Approval(ctx context.Context, id string) (*Approval, error) {
-	a, _, err := c.findApproval(ctx, id)
+	a, _, err := c.findApproval(ctx, id, lenient)
 	return a, err
 }
 
+// matching says what else counts where several approvals begin with a part of an id.
+type matching bool
+
+const (
+	// lenient takes the one that is pending before those that are decided.
+	lenient matching = false
+	// strict wants the only one of all. Who decides has looked at one, and by now another may be
+	// the one that is pending.
+	strict matching = true
+)
+
 // findApproval finds an approval and the log that it stands in.
-func (c *Client) findApproval(ctx context.Context, id string) (*Approval, *eventlog.Log, error) {
+func (c *Client) findApproval(ctx context.Context, id string, how matching) (*Approval, *eventlog.Log, error) {
 	if id == "" {
 		return nil, nil, errors.New("an approval's id is required")
 	}
@@ -169,7 +182,7 @@ func (c *Client) findApproval(ctx context.Context, id string) (*Approval, *event
 			return nil, nil, err
 		}
 		step := strings.TrimPrefix(id[len(name):], "/")
-		a, log, err := c.approvalOf(ctx, execution, id, execution+"/"+step)
+		a, log, err := c.approvalOf(ctx, execution, id, execution+"/"+step, how)
 		if a != nil || err != nil {
 			return a, log, err
 		}
@@ -178,30 +191,29 @@ func (c *Client) findApproval(ctx context.Context, id string) (*Approval, *event
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := choose(pending, id, id)
+	a, err := choose(pending, id, id, how)
 	if err != nil {
 		return nil, nil, err
 	}
 	if a == nil {
 		return nil, nil, &ApprovalNotFoundError{ID: id}
 	}
-	return c.approvalOf(ctx, a.ExecutionID, id, a.ID)
+	return c.approvalOf(ctx, a.ExecutionID, id, id, how)
 }
 
 // approvalOf finds an approval in the log of its execution. There may be none.
-func (c *Client) approvalOf(ctx context.Context, execution, asked, prefix string) (*Approval, *eventlog.Log, error) {
+func (c *Client) approvalOf(ctx context.Context, execution, asked, prefix string, how matching) (*Approval, *eventlog.Log, error) {
 	log, err := c.read(ctx, execution)
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := choose(log.Approvals, asked, prefix)
+	a, err := choose(log.Approvals, asked, prefix, how)
 	return a, log, err
 }
 
-// choose gives the approval that begins with prefix: the very one, else the only one, else
-// the only one that is pending. A prefix that names no step leaves out those that are decided.
-// There may be none.
-func choose(approvals []*Approval, asked, prefix string) (*Approval, error) {
+// choose gives the approval that begins with prefix: the very one, else the only one. There may be
+// none.
+func choose(approvals []*Approval, asked, prefix string, how matching) (*Approval, error) {
 	var matches, pending []*Approval
 	for _, a := range approvals {
 		switch {
@@ -214,7 +226,8 @@ func choose(approvals []*Approval, asked, prefix string) (*Approval, error) {
 		}
 		matches = append(matches, a)
 	}
-	if strings.HasSuffix(prefix, "/") || len(pending) == 1 {
+	// A prefix that names no step is for what waits, if anything does.
+	if how == lenient && (len(pending) == 1 || len(pending) > 0 && strings.HasSuffix(prefix, "/")) {
 		matches = pending
 	}
 	switch len(matches) {
@@ -223,7 +236,7 @@ func choose(approvals []*Approval, asked, prefix string) (*Approval, error) {
 	case 1:
 		return matches[0], nil
 	default:
-		several := &AmbiguousError{Prefix: asked, Approvals: true}
+		several := &AmbiguousError{Prefix: asked, Approvals: true, More: max(len(matches)-maxMatches, 0)}
 		for _, a := range matches[:min(len(matches), maxMatches)] {
 			several.Matches = append(several.Matches, a.ID)
 		}
@@ -240,11 +253,13 @@ type ApprovalDecision struct {
 	Reason string
 }
 
-// Grant lets the step that waits for the approval run. What it runs is what was read
-// here: a step whose arguments or policy differ is an *ApprovalChangedError.
+// Grant lets the step that waits for the approval run. The id is as for Approval, and names no
+// other approval of the execution, decided or not, so that nobody grants another than they have
+// looked at. A step whose arguments or policy differ from what is read here is an
+// *ApprovalChangedError.
 //
 // It needs a worker, and waits some seconds for one. Without any it is a *NoWorkerError, and the
-// approval stays pending. Other errors are an *ApprovalNotFoundError, an *AmbiguousError, an
+// approval stays pending: the decision is void by then. Other errors are an *ApprovalNotFoundError, an *AmbiguousError, an
 // *ApprovalDecidedError, a *NotAllowedError, and an *UnknownOutcomeError.
 func (c *Client) Grant(ctx context.Context, id string, decision ApprovalDecision) (*Approval, error) {
 	return c.decide(ctx, protocol.UpdateGrant, id, decision)
@@ -269,7 +284,7 @@ func (c *Client) decide(ctx context.Context, update, id string, decision Approva
 	if size := len(by) + len(decision.Reason); size > maxReason {
 		return nil, fmt.Errorf("decide approval: name and reason have %d bytes; at most %d fit", size, maxReason)
 	}
-	a, log, err := c.findApproval(ctx, id)
+	a, log, err := c.findApproval(ctx, id, strict)
 	if err != nil {
 		return nil, err
 	}
@@ -279,8 +294,9 @@ func (c *Client) decide(ctx context.Context, update, id string, decision Approva
 	if c.polled(ctx, log.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW) == nobody {
 		return nil, &NoWorkerError{ID: a.ID, TaskQueue: log.TaskQueue}
 	}
+	until := time.Now().Add(answerTimeout).UTC()
 	verdict := protocol.ApprovalVerdict{
-		ApprovalID: a.ID, By: by, Reason: decision.Reason,
+		ApprovalID: a.ID, By: by, Reason: decision.Reason, ValidUntil: &until,
 		StepID: a.StepID, ArgsHash: a.ArgsHash, PolicyDigest: a.PolicyDigest,
 	}
 	decided, err := c.send(ctx, update, a.ExecutionID, verdict)
@@ -321,7 +337,7 @@ func (c *Client) unanswered(ctx context.Context, update string, v protocol.Appro
 	case readErr != nil:
 		return nil, &UnknownOutcomeError{ID: v.ApprovalID, Err: err}
 	case a.Status == ApprovalPending:
-		return nil, &NoWorkerError{ID: v.ApprovalID, TaskQueue: taskQueue, Sent: true}
+		return nil, &NoWorkerError{ID: v.ApprovalID, TaskQueue: taskQueue}
 	case a.Status == statusAfter[update] && a.DecidedBy == v.By && a.Rationale == v.Reason:
 		return a, nil // it was taken, and the answer was lost
 	default:

@@ -25,8 +25,10 @@ func (e *NotFoundError) Error() string {
 
 // AmbiguousError says that several executions, or approvals, begin with a prefix.
 type AmbiguousError struct {
-	Prefix    string
+	Prefix string
+	// Matches are the first of them, and More counts the others.
 	Matches   []string
+	More      int
 	Approvals bool
 }
 
@@ -35,7 +37,11 @@ func (e *AmbiguousError) Error() string {
 	if e.Approvals {
 		what = "approvals'"
 	}
-	return fmt.Sprintf("%q is the beginning of several %s ids: %s", e.Prefix, what, strings.Join(e.Matches, ", "))
+	more := ""
+	if e.More > 0 {
+		more = fmt.Sprintf(" and %d more", e.More)
+	}
+	return fmt.Sprintf("%q is the beginning of several %s ids: %s%s", e.Prefix, what, strings.Join(e.Matches, ", "), more)
 }
 
 // ExistsError says that an execution with the wanted id exists. Ids are never used again,
@@ -107,15 +113,9 @@ func (e *ApprovalChangedError) Error() string {
 type NoWorkerError struct {
 	ID        string
 	TaskQueue string
-	// Sent says that the decision was sent all the same. A worker that comes up within moments
-	// may yet take it.
-	Sent bool
 }
 
 func (e *NoWorkerError) Error() string {
-	if e.Sent {
-		return fmt.Sprintf("no worker of task queue %q has taken the decision on approval %s in time; nothing is recorded, unless one takes it yet", e.TaskQueue, e.ID)
-	}
 	return fmt.Sprintf("no worker serves task queue %q, which a decision on approval %s needs; nothing was decided", e.TaskQueue, e.ID)
 }
 

@@ -76,7 +76,7 @@ func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) 
 	fork := &protocol.Fork{
 		ExecutionID: source.ExecutionID, RunID: source.RunID, AtSeq: plan.AtSeq,
 		HistoryEvents: plan.HistoryEvents, Restoration: plan.Restoration,
-		Effects: req.Effects, Page: firstPage(records),
+		Effects: req.Effects,
 	}
 	if req.Effects == EffectsGuard {
 		fork.Guarded = plan.Effects
@@ -84,6 +84,7 @@ func (c *Client) Fork(ctx context.Context, req ForkRequest) (*Execution, error) 
 	if req.Policy == nil {
 		req.Policy = source.Policy
 	}
+	fork.Page = firstPage(records, inlineBytes-policySize(req.Policy))
 	return c.start(ctx, create, &protocol.Start{
 		Session: req.Session, Parent: source.Parent, Policy: req.Policy, Fork: fork,
 	})
@@ -98,28 +99,31 @@ func checkFork(req *ForkRequest) error {
 	default:
 		return fmt.Errorf("fork: effects is %q; it may be %s or %s", req.Effects, EffectsGuard, EffectsPolicy)
 	}
-	if req.Policy == nil {
-		return nil
-	}
-	size := 0
-	for _, file := range req.Policy.Files {
-		size += len(file.Data)
-	}
-	if size > maxPolicy {
+	if size := policySize(req.Policy); size > maxPolicy {
 		return fmt.Errorf("fork: the policy has %d bytes; a fork may bring at most %d", size, maxPolicy)
 	}
 	return nil
 }
 
-// inlineBytes is how much of a prefix comes with a fork's start. It is enough for hundreds of
-// steps, and leaves the rest of what one request may hold to the input.
+func policySize(policy *PolicyBundle) int {
+	size := 0
+	if policy != nil {
+		for _, file := range policy.Files {
+			size += len(file.Data)
+		}
+	}
+	return size
+}
+
+// inlineBytes is how much of a prefix and a policy come with a fork's start. It is enough for
+// hundreds of steps, and leaves the rest of what one request may hold to the input.
 const inlineBytes = 512 << 10
 
-// firstPage is the page that comes with a fork's start, or nil if already the first record is
-// too large for that.
-func firstPage(records []protocol.PrefixRecord) *protocol.PrefixPage {
-	page := eventlog.Pages(records, 0, inlineBytes)
-	if raw, err := json.Marshal(page); err != nil || len(raw) > inlineBytes {
+// firstPage is the page of at most size bytes that comes with a fork's start, or nil if already
+// the first record is too large for that.
+func firstPage(records []protocol.PrefixRecord, size int) *protocol.PrefixPage {
+	page := eventlog.Pages(records, 0, size)
+	if raw, err := json.Marshal(page); err != nil || len(raw) > size {
 		return nil
 	}
 	return &page

@@ -27,6 +27,7 @@ func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
 	runID := described.WorkflowExecution.RunID
 	projector := eventlog.NewProjector(id, runID, c.decoder)
 	var taskFailure *failurepb.Failure
+	cancelRequested := false
 	events := c.temporal.GetWorkflowHistory(ctx, id, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for events.HasNext() {
 		event, err := events.Next()
@@ -37,13 +38,19 @@ func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
 			return nil, err
 		}
 		taskFailure = lastTaskFailure(taskFailure, event)
+		cancelRequested = cancelRequested || event.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
 	}
-	e := describeLog(projector.Log())
+	log := projector.Log()
+	e := describeLog(log)
 	if e.Closed() {
 		return e, nil
 	}
 	c.addPending(e, described.RawResponse.GetPendingActivities())
+	if cancelRequested {
+		e.Notes = append(e.Notes, "it has been asked to stop, and has not ended yet")
+	}
 	c.addNotes(ctx, e, taskFailure)
+	e.Notes = append(e.Notes, limitNotes(log)...)
 	return e, nil
 }
 
@@ -101,8 +108,11 @@ func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failur
 		e.Notes = append(e.Notes, note)
 		return
 	}
-	for _, a := range e.Approvals {
-		e.Notes = append(e.Notes, fmt.Sprintf("%s waits for approval until %s; %q lets it run", a.Target, a.ExpiresAt.Format(time.RFC3339), "tine approval grant "+a.ID))
+	if len(e.Approvals) > 0 {
+		e.Notes = append(e.Notes, approvalNotes(e, time.Now())...)
+		if c.polled(ctx, e.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW) == nobody {
+			e.Notes = append(e.Notes, fmt.Sprintf("no worker serves task queue %q, which deciding an approval needs: start one", e.TaskQueue))
+		}
 	}
 	for _, p := range e.Pending {
 		switch {
@@ -112,6 +122,31 @@ func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failur
 			e.Notes = append(e.Notes, c.waitingNote(ctx, e, p))
 		}
 	}
+}
+
+// approvalNotes say what waits for a person. An approval that is over has not been closed yet, since
+// that takes a worker; nobody can grant it any more.
+func approvalNotes(e *Execution, now time.Time) []string {
+	var notes []string
+	for _, a := range e.Approvals {
+		if !now.Before(a.ExpiresAt) {
+			notes = append(notes, fmt.Sprintf("the approval of %s expired at %s; its step is denied once a worker takes that up", a.Target, a.ExpiresAt.Format(time.RFC3339)))
+			continue
+		}
+		notes = append(notes, fmt.Sprintf("%s waits for approval until %s; %q lets it run", a.Target, a.ExpiresAt.Format(time.RFC3339), "tine approval grant "+a.ID))
+	}
+	return notes
+}
+
+// limitNotes name the steps that a rate limit holds up.
+func limitNotes(log *eventlog.Log) []string {
+	var notes []string
+	for _, s := range log.Steps {
+		if s.ParkedUntil != nil {
+			notes = append(notes, fmt.Sprintf("%s is held up by the rate limit of rule %s until %s", s.Target, s.RuleID, s.ParkedUntil.Format(time.RFC3339)))
+		}
+	}
+	return notes
 }
 
 // slowStart is how long an activity may wait for a worker before that is worth a note.

@@ -1,9 +1,11 @@
 package tine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -79,15 +81,55 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(strings.ReplaceAll(s, `\`, `\\`), "'", `\'`) + "'"
 }
 
+// list gives the newest executions. The visibility store has open ones first, by their start, and
+// then closed ones, by their end; it sorts by nothing else everywhere.
 func (c *Client) list(ctx context.Context, query string, opts ListOptions) ([]*Execution, error) {
-	found := []*Execution{}
-	err := c.eachListed(ctx, query, min(opts.Limit, 1000), func(info *workflowpb.WorkflowExecutionInfo) (bool, error) {
-		if e := c.fromVisibility(info); opts.Status == "" || e.Status == opts.Status {
-			found = append(found, e)
+	newest := newestExecutions{limit: opts.Limit, listed: []*Execution{}}
+	for _, part := range []string{"ExecutionStatus = 'Running'", "ExecutionStatus != 'Running'"} {
+		if query != "" {
+			part = query + " AND " + part
 		}
-		return len(found) < opts.Limit, nil
+		err := c.eachListed(ctx, part, min(opts.Limit, 1000), func(info *workflowpb.WorkflowExecutionInfo) (bool, error) {
+			e := c.fromVisibility(info)
+			if newest.complete(e) {
+				return false, nil
+			}
+			if opts.Status == "" || e.Status == opts.Status {
+				newest.add(e)
+			}
+			return true, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return newest.listed, nil
+}
+
+// newestExecutions are those that were created last, newest first.
+type newestExecutions struct {
+	limit  int
+	listed []*Execution
+}
+
+// complete reports whether e, and all that the store has after it, are too old to be listed.
+func (n *newestExecutions) complete(e *Execution) bool {
+	if len(n.listed) < n.limit {
+		return false
+	}
+	last := e.CreatedAt // and what follows was created before
+	if e.ClosedAt != nil {
+		last = *e.ClosedAt // what follows ended before, so it was created before
+	}
+	return last.Before(n.listed[n.limit-1].CreatedAt)
+}
+
+func (n *newestExecutions) add(e *Execution) {
+	at, _ := slices.BinarySearchFunc(n.listed, e, func(a, b *Execution) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
-	return found, err
+	n.listed = slices.Insert(n.listed, at, e)
+	n.listed = n.listed[:min(len(n.listed), n.limit)]
 }
 
 // eachListed calls fn with each execution that the visibility store finds, until fn returns

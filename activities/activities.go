@@ -19,6 +19,10 @@ import (
 type Options struct {
 	// Policy decides the steps. Nil allows all.
 	Policy policy.Engine
+	// ForkPolicy says what becomes of the policies that forks bring, and PolicyOptions how those
+	// are compiled.
+	ForkPolicy    ForkPolicy
+	PolicyOptions policy.Options
 	// Resources are the worker's drivers. Nil means none.
 	Resources *resources.Set
 	// Tools and Steps are the bodies of tools and local steps.
@@ -78,6 +82,12 @@ func New(opts Options) (*Activities, error) {
 		opts: opts, policy: opts.Policy, resources: opts.Resources,
 		tools: map[string]Handler{}, steps: map[string]Handler{},
 		descriptions: opts.Descriptions, models: opts.Models,
+		overrides: overrides{mode: opts.ForkPolicy, opts: opts.PolicyOptions},
+	}
+	switch opts.ForkPolicy {
+	case ForkPolicyReplaces, ForkPolicyBoth, ForkPolicyRefused:
+	default:
+		return nil, fmt.Errorf("the fork policy is %q; it may be %q, %q, or empty", opts.ForkPolicy, ForkPolicyBoth, ForkPolicyRefused)
 	}
 	if err := a.index(opts.Tools, opts.Steps); err != nil {
 		return nil, err

@@ -1,9 +1,11 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,8 +16,12 @@ import (
 	"github.com/tinerun/tine/policy"
 )
 
-// decideTimeout bounds one decision. A workflow task waits for it.
-const decideTimeout = 2 * time.Second
+// decideTimeout bounds one decision. A workflow task waits for it. An engine that heeds its
+// context has decideGrace to say what took so long.
+const (
+	decideTimeout = 2 * time.Second
+	decideGrace   = 100 * time.Millisecond
+)
 
 // tineBegin tells an execution what this worker offers.
 func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
@@ -23,6 +29,7 @@ func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
 		SearchAttributes: a.hasSearchAttributes(ctx),
 		HeartbeatTimeout: a.opts.HeartbeatTimeout,
 		HostTimeout:      a.opts.HostTimeout,
+		Revision:         protocol.Revision,
 	}
 	if described, ok := a.policy.(policy.Describer); ok {
 		begin.PolicyDigest, begin.Unrestricted = described.Describe(activity.GetInfo(ctx).WorkflowType.Name)
@@ -36,63 +43,94 @@ func (a *Activities) tineDecide(ctx context.Context, in protocol.DecideRequest) 
 	decision := a.decide(ctx, in)
 	record := protocol.StepRecord{Step: in.Step, Decision: &decision}
 	switch {
-	case limited(decision):
+	case decision.Limited():
 		record.Undecided = true
 	case decision.Decision == protocol.Allow:
 		record.Executing = in.Inline
 	case decision.Decision == protocol.RequireApproval:
-		record.Approval = decision.Window(time.Now().UTC())
+		record.Approval = decision.Window(at(in))
 	}
-	if in.Inline || decision.Decision != protocol.Allow {
+	if in.Inline || record.Undecided || decision.Decision != protocol.Allow {
 		record.Step.Args = in.Args
 	}
 	return record, nil
 }
 
-// limited reports whether limits have yet to be applied to a decision. That is the workflow's
-// part: it knows what came before.
-func limited(d protocol.Decision) bool {
-	return !d.RateLimit.Unlimited() || d.Budget != nil && d.Decision != protocol.Deny
+// at is the time of a decision: the workflow's, which is the server's. Workflow code of before
+// did not tell it.
+func at(in protocol.DecideRequest) time.Time {
+	if in.Now.IsZero() {
+		return time.Now().UTC()
+	}
+	return in.Now.UTC()
 }
 
 // decide is the decision on a step before limits.
 func (a *Activities) decide(ctx context.Context, in protocol.DecideRequest) protocol.Decision {
-	switch {
-	case in.Decided != nil:
+	if in.Decided != nil {
 		return *in.Decided
-	case in.Indeterminate:
-		return protocol.Decision{
-			Decision: protocol.Deny, RuleID: protocol.RuleIndeterminateRetry, Reason: protocol.ReasonIndeterminateRetry,
-		}
 	}
-	decision := a.ask(ctx, in)
-	if in.Guarded && !limited(decision) {
-		decision = decision.Guarded()
+	own, err := a.overrides.get(in.Policy)
+	decision := protocol.Decision{
+		Decision: protocol.Deny, RuleID: protocol.RuleIndeterminateRetry, Reason: protocol.ReasonIndeterminateRetry,
+	}
+	switch {
+	case err != nil:
+		decision = broken(err)
+	case !in.Indeterminate:
+		decision = checked(a.ask(ctx, own, in))
+	}
+	if decision.PolicyDigest == "" {
+		decision.PolicyDigest = a.digest(in)
+	}
+	for i := range decision.Parts {
+		decision.Parts[i].PolicyDigest = cmp.Or(decision.Parts[i].PolicyDigest, decision.PolicyDigest)
+	}
+	if in.Guarded && !decision.Limited() {
+		decision = decision.Guarded(in.ForkedFrom)
 	}
 	return decision
 }
 
-func (a *Activities) ask(ctx context.Context, in protocol.DecideRequest) (decision protocol.Decision) {
-	defer func() {
-		if p := recover(); p != nil {
-			decision = broken(fmt.Errorf("policy panicked: %v", p))
-		}
-	}()
-	engine := a.policy
+// digest names the policy that decides for the execution.
+func (a *Activities) digest(in protocol.DecideRequest) string {
 	if in.Policy != nil {
-		own, err := a.overrides.get(*in.Policy)
-		if err != nil {
-			return broken(err)
-		}
-		engine = own
+		return in.Policy.Digest
 	}
+	if described, ok := a.policy.(policy.Describer); ok {
+		digest, _ := described.Describe(in.AgentID)
+		return digest
+	}
+	return ""
+}
+
+// ask has the step decided in the time that there is, also if the engine does not heed its
+// context: what it then says comes too late.
+func (a *Activities) ask(ctx context.Context, own policy.Engine, in protocol.DecideRequest) protocol.Decision {
 	ctx, cancel := context.WithTimeout(ctx, decideTimeout)
 	defer cancel()
+	input := policyInput(ctx, in)
+	decided := make(chan protocol.Decision, 1)
+	go func() { decided <- evaluate(ctx, a.engine(own), input) }()
+	select {
+	case decision := <-decided:
+		return decision
+	case <-ctx.Done():
+	}
+	select {
+	case decision := <-decided:
+		return decision
+	case <-time.After(decideGrace):
+		return broken(fmt.Errorf("no decision within %v", decideTimeout))
+	}
+}
+
+func policyInput(ctx context.Context, in protocol.DecideRequest) policy.Input {
 	idempotency := in.Step.Idempotency
 	if idempotency == "" {
 		idempotency = protocol.SafeToRetry
 	}
-	decision, err := engine.Decide(ctx, policy.Input{
+	return policy.Input{
 		ExecutionID: activity.GetInfo(ctx).WorkflowExecution.ID,
 		AgentID:     in.AgentID,
 		StepID:      in.Step.ID,
@@ -103,31 +141,79 @@ func (a *Activities) ask(ctx context.Context, in protocol.DecideRequest) (decisi
 		Resources:   in.Step.Resources,
 		Session:     in.Session,
 		ForkedFrom:  in.ForkedFrom,
-		Time:        time.Now().UTC(),
-	})
-	if err != nil {
-		return broken(err)
+		Time:        at(in),
 	}
-	return checked(decision)
+}
+
+// evaluate asks an engine. One that fails or panics denies.
+func evaluate(ctx context.Context, engine policy.Engine, in policy.Input) (decision protocol.Decision) {
+	defer func() {
+		if p := recover(); p != nil {
+			decision = broken(fmt.Errorf("policy panicked: %v", p))
+		}
+	}()
+	decision, err := engine.Decide(ctx, in)
+	if err != nil {
+		digest := decision.PolicyDigest
+		decision = broken(err)
+		decision.PolicyDigest = digest
+	}
+	return decision
 }
 
 // checked completes a decision, or denies if it is none.
 func checked(d protocol.Decision) protocol.Decision {
-	switch d.Decision {
-	case protocol.Allow, protocol.RequireApproval:
-		return d
-	case protocol.Deny:
-		if d.Reason == "" {
-			d.Reason = protocol.ReasonPolicyDenied
+	d.Parts = slices.Clone(d.Parts)
+	for i, part := range d.Parts {
+		if d.Parts[i] = checked(part); d.Parts[i].RuleID == protocol.RuleBundleError {
+			return d.Parts[i]
 		}
-		return d
-	default:
-		return broken(fmt.Errorf("the policy decided %q; it may decide allow, deny or require_approval", d.Decision))
 	}
+	if err := allowed(d); err != nil {
+		denial := broken(err)
+		denial.PolicyDigest = d.PolicyDigest
+		return denial
+	}
+	if d.Decision == protocol.Deny && d.Reason == "" {
+		d.Reason = protocol.ReasonPolicyDenied
+	}
+	d.Reason = protocol.Cut(d.Reason, protocol.MaxReason)
+	if d.Approval != nil && len(d.Approval.Message) > protocol.MaxReason {
+		shown := *d.Approval
+		shown.Message = protocol.Cut(shown.Message, protocol.MaxReason)
+		d.Approval = &shown
+	}
+	return d
+}
+
+// allowed says what is wrong with a decision that cannot be cut to fit.
+func allowed(d protocol.Decision) error {
+	switch d.Decision {
+	case protocol.Allow, protocol.RequireApproval, protocol.Deny:
+	default:
+		return fmt.Errorf("the policy decided %q; it may decide allow, deny or require_approval", protocol.Cut(d.Decision, protocol.MaxRuleID))
+	}
+	if len(d.RuleID) > protocol.MaxRuleID {
+		return fmt.Errorf("the policy gave a rule id of %d bytes; at most %d are allowed", len(d.RuleID), protocol.MaxRuleID)
+	}
+	if d.Approval == nil {
+		return nil
+	}
+	if n := len(d.Approval.Approvers); n > protocol.MaxApprovers {
+		return fmt.Errorf("the policy lists %d approvers; at most %d are allowed", n, protocol.MaxApprovers)
+	}
+	for _, name := range d.Approval.Approvers {
+		if len(name) > protocol.MaxApprover {
+			return fmt.Errorf("the policy lists an approver of %d bytes; at most %d are allowed", len(name), protocol.MaxApprover)
+		}
+	}
+	return nil
 }
 
 func broken(err error) protocol.Decision {
-	return protocol.Decision{Decision: protocol.Deny, RuleID: protocol.RuleBundleError, Reason: err.Error()}
+	return protocol.Decision{
+		Decision: protocol.Deny, RuleID: protocol.RuleBundleError, Reason: protocol.Cut(err.Error(), protocol.MaxReason),
+	}
 }
 
 // tineStep decides a local step and, if it is allowed, runs it. Its error is in the record, so
@@ -157,7 +243,7 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 	}
 	ctx, cancel := context.WithTimeout(ctx, in.Timeout)
 	defer cancel()
-	result, err := h.run(ctx, in.Args, false)
+	result, err := finish(ctx, func() (json.RawMessage, error) { return h.run(ctx, in.Args, false) })
 	if err != nil && ctx.Err() != nil {
 		return nil, timeoutError(err)
 	}
@@ -165,6 +251,31 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 		return nil, classify(err)
 	}
 	return result, nil
+}
+
+// finish runs a body until the end of ctx, whether the body heeds it or not: the workflow task
+// that waits for it would fail otherwise, and say nothing of the step.
+func finish(ctx context.Context, body func() (json.RawMessage, error)) (json.RawMessage, error) {
+	type outcome struct {
+		result json.RawMessage
+		err    error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		result, err := body()
+		ended <- outcome{result, err}
+	}()
+	select {
+	case o := <-ended:
+		return o.result, o.err
+	case <-ctx.Done():
+	}
+	select {
+	case o := <-ended:
+		return o.result, o.err
+	case <-time.After(decideGrace):
+		return nil, ctx.Err()
+	}
 }
 
 // tineSettle and tineNote record what workflow code has found out.

@@ -3,6 +3,8 @@ package activities
 import (
 	"errors"
 	"time"
+
+	"github.com/tinerun/tine/resources"
 )
 
 type retryable struct {
@@ -29,11 +31,14 @@ func RetryableAfter(err error, delay time.Duration) error {
 	return &retryable{err: err, delay: delay}
 }
 
-// RetryDelay reports whether err is marked as retryable, and its delay.
+// RetryDelay reports whether err is marked as retryable, and its delay. An error without a
+// mark may know it itself: a [resources.RetryAdviser].
 func RetryDelay(err error) (time.Duration, bool) {
-	var r *retryable
-	if !errors.As(err, &r) {
-		return 0, false
+	if r, ok := errors.AsType[*retryable](err); ok {
+		return r.delay, true
 	}
-	return r.delay, true
+	if adviser, ok := errors.AsType[resources.RetryAdviser](err); ok {
+		return adviser.RetryDelay()
+	}
+	return 0, false
 }

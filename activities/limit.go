@@ -7,10 +7,12 @@ import (
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
+	"github.com/tinerun/tine/internal/failure"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
@@ -38,17 +40,23 @@ func (a *Activities) tineLimit(ctx context.Context, request protocol.LimitReques
 		err = handle.Get(ctx, &grant)
 	}
 	if err != nil {
-		return grant, fmt.Errorf("rate limiter %s: %w", request.Bucket, transient(err))
+		return grant, limiterError(request.Bucket, err)
 	}
 	return grant, nil
 }
 
-// transient drops the mark of an error that another attempt may mend: the limiter may have
-// ended as the update came in.
-func transient(err error) error {
+// limiterError tells an outage from what no attempt can mend, such as a name that the server
+// refuses: a limit that can never be applied must not count as a limiter that is away.
+func limiterError(bucket string, err error) error {
+	var invalid *serviceerror.InvalidArgument
+	var forbidden *serviceerror.PermissionDenied
+	if errors.As(err, &invalid) || errors.As(err, &forbidden) {
+		return temporal.NewNonRetryableApplicationError(
+			fmt.Sprintf("rate limiter %s: %s", bucket, err), failure.TypeLimiter, nil)
+	}
 	var application *temporal.ApplicationError
 	if errors.As(err, &application) && application.NonRetryable() {
-		return errors.New(err.Error())
+		err = errors.New(err.Error()) // the limiter may have ended as the update came in
 	}
-	return err
+	return fmt.Errorf("rate limiter %s: %w", bucket, err)
 }

@@ -121,6 +121,7 @@ func (a *Activities) tineCheckpoint(ctx context.Context, in protocol.Checkpoint)
 // error, which the agent can handle, a driver's is retried unless it is final.
 func driverError(err error) error {
 	var unknown *resources.UnknownDriverError
+	var adviser resources.RetryAdviser
 	switch {
 	case err == nil:
 		return nil
@@ -128,6 +129,12 @@ func driverError(err error) error {
 		return temporal.NewNonRetryableApplicationError(err.Error(), failure.TypeUnavailable, nil)
 	case errors.Is(err, resources.ErrGone), errors.Is(err, resources.ErrInvalidConfig), errors.As(err, &unknown):
 		return resourceError(err)
+	case errors.As(err, &adviser):
+		delay, retry := adviser.RetryDelay()
+		if !retry {
+			return resourceError(err)
+		}
+		return RetryableAfter(temporal.NewApplicationError(err.Error(), failure.TypeResource), delay)
 	default:
 		return Retryable(temporal.NewApplicationError(err.Error(), failure.TypeResource))
 	}

@@ -42,7 +42,7 @@ func Compile(ctx context.Context, files []Source, opts Options) (*Bundle, error)
 	if len(problems) > 0 {
 		return nil, &LoadError{Problems: problems}
 	}
-	b := &Bundle{digest: digest(files)}
+	b := &Bundle{digest: Digest(files)}
 	var set ruleset
 	if rules := byKind[kindRules]; len(rules) > 0 {
 		set, problems = readRules(rules[0])
@@ -155,7 +155,7 @@ func (b *Bundle) Decide(ctx context.Context, in Input) (d Decision, err error) {
 	if err != nil || rego.Decision == Deny {
 		return rego, err
 	}
-	return stricter(rules, rego), nil
+	return protocol.Both(rules, rego), nil
 }
 
 // Digest names the policy by the content of its files: "sha256:" and hex digits.

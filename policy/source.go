@@ -104,9 +104,9 @@ func FilesOf(dir, agentID string) ([]string, error) {
 
 const notAPolicy = "the name must end in .yaml or .yml for rules, .rego for Rego, or .tar.gz for an OPA bundle"
 
-// digest names a policy by what its files are and hold. Their names beyond that, and their
-// order, change nothing about it.
-func digest(files []Source) string {
+// Digest names a policy by what its files are and hold: "sha256:" and hex digits. Their names
+// beyond that, and their order, change nothing about it.
+func Digest(files []Source) string {
 	sorted := slices.SortedFunc(slices.Values(files), func(a, b Source) int {
 		return cmp.Or(cmp.Compare(kindOf(a.Name), kindOf(b.Name)), slices.Compare(a.Data, b.Data))
 	})

@@ -4,17 +4,19 @@
 //
 // To write a driver, implement [Driver] and run it through
 // [github.com/tinerun/tine/resources/resourcetest.Run]. The optional interfaces
-// in this file ([CoverageReuser], [Placer]) are found by type assertion.
+// in this file ([CoverageReuser], [Placer], [Pauser], [Destroyer], [CheckpointDeleter],
+// [Lister]) are found by type assertion.
 package resources
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 )
 
 // Errors that a driver wraps (with %w) to say that trying again cannot help. Any
-// other error of a driver is retried by Temporal.
+// other error of a driver is retried by Temporal, unless it is a [RetryAdviser].
 var (
 	// ErrCheckpointUnavailable says that a checkpoint does not exist any more, or
 	// that its contents are damaged. It fails a fork at once.
@@ -26,6 +28,16 @@ var (
 	// ErrInvalidConfig says that the driver cannot accept a configuration.
 	ErrInvalidConfig = errors.New("invalid resource configuration")
 )
+
+// RetryAdviser is implemented by errors that know whether another attempt may help, such
+// as those of a provider's API. It counts wherever the error comes out: of a driver, or of
+// a tool that used a handle.
+type RetryAdviser interface {
+	error
+	// RetryDelay reports whether to try again, and not before which delay. Zero means
+	// Temporal's own.
+	RetryDelay() (delay time.Duration, retry bool)
+}
 
 // Owner names the execution a resource belongs to. A driver labels what it
 // creates with it, so that a retried Create finds what its first attempt made,
@@ -91,4 +103,41 @@ type Placer interface {
 	// access to them. The name is kept with the resources, so it survives the worker. It becomes
 	// part of a task queue's name.
 	Host() string
+}
+
+// Pauser is implemented by drivers whose resources can rest, at less cost, while nobody
+// uses them.
+type Pauser interface {
+	// Pause puts the resource that binding names to rest, without opening it. Its state
+	// stays. The next use resumes it, by Open, by Checkpoint, or by a handle that was open
+	// before. Pausing a paused resource does nothing. One that does not exist is ErrGone.
+	Pause(ctx context.Context, binding json.RawMessage) error
+}
+
+// Destroyer is implemented by drivers that can remove a resource.
+type Destroyer interface {
+	// Destroy removes the resource that binding names, paused or not. Its checkpoints stay.
+	// One that does not exist any more is no error.
+	Destroy(ctx context.Context, binding json.RawMessage) error
+}
+
+// CheckpointDeleter is implemented by drivers that can remove a checkpoint.
+type CheckpointDeleter interface {
+	// DeleteCheckpoint removes what the reference names. Resources and other checkpoints
+	// stay. One that does not exist any more is no error.
+	DeleteCheckpoint(ctx context.Context, ref string) error
+}
+
+// Lister is implemented by drivers that can tell which resources exist, so that those of
+// executions that are gone can be destroyed.
+type Lister interface {
+	// List returns all resources that this driver's Create made, in any worker, and that
+	// exist.
+	List(ctx context.Context) ([]Listed, error)
+}
+
+// Listed is a resource that exists.
+type Listed struct {
+	Owner   Owner
+	Binding json.RawMessage
 }

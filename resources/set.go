@@ -3,6 +3,7 @@ package resources
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +22,8 @@ type AnyDriver interface {
 	checkpoint(ctx context.Context, handle any) (string, error)
 	coverageReuse(config json.RawMessage) bool
 	host() string
+	// as is the driver itself, for the optional interfaces that have no handles.
+	as() any
 }
 
 // Erase hides a driver's handle type, so that drivers of different types go into one list.
@@ -57,6 +60,8 @@ func (e erased[H]) host() string {
 	}
 	return ""
 }
+
+func (e erased[H]) as() any { return e.driver }
 
 const (
 	// maxIdle is how many handles that nobody uses a worker keeps open. A handle is at
@@ -145,6 +150,8 @@ type Created struct {
 	Binding       json.RawMessage
 	CoverageReuse bool
 	Host          string
+	// CanPause says that the driver is a Pauser.
+	CanPause bool
 }
 
 // Create makes a resource and keeps its handle.
@@ -158,7 +165,86 @@ func (s *Set) Create(ctx context.Context, driver string, req CreateRequest) (Cre
 		return Created{}, err
 	}
 	s.keep(driver, binding, handle)
-	return Created{Binding: binding, CoverageReuse: d.coverageReuse(req.Config), Host: d.host()}, nil
+	_, canPause := d.as().(Pauser)
+	return Created{
+		Binding: binding, CoverageReuse: d.coverageReuse(req.Config), Host: d.host(), CanPause: canPause,
+	}, nil
+}
+
+// Pause pauses the resource that binding names, without opening it. A driver that is no
+// Pauser is errors.ErrUnsupported.
+func (s *Set) Pause(ctx context.Context, driver string, binding json.RawMessage) error {
+	d, err := optional[Pauser](s, driver, "pause resources")
+	if err != nil {
+		return err
+	}
+	return d.Pause(ctx, binding)
+}
+
+// Destroy removes the resource that binding names, and forgets its handle. A driver that is
+// no Destroyer is errors.ErrUnsupported.
+func (s *Set) Destroy(ctx context.Context, driver string, binding json.RawMessage) error {
+	d, err := optional[Destroyer](s, driver, "destroy resources")
+	if err != nil {
+		return err
+	}
+	name, err := entryName(driver, binding)
+	if err != nil {
+		return err
+	}
+	if err := d.Destroy(ctx, binding); err != nil {
+		return err
+	}
+	s.forget(name)
+	return nil
+}
+
+// DeleteCheckpoint removes a checkpoint. A driver that is no CheckpointDeleter is
+// errors.ErrUnsupported.
+func (s *Set) DeleteCheckpoint(ctx context.Context, driver, ref string) error {
+	d, err := optional[CheckpointDeleter](s, driver, "delete checkpoints")
+	if err != nil {
+		return err
+	}
+	return d.DeleteCheckpoint(ctx, ref)
+}
+
+// List returns the resources of a driver that exist. A driver that is no Lister is
+// errors.ErrUnsupported.
+func (s *Set) List(ctx context.Context, driver string) ([]Listed, error) {
+	d, err := optional[Lister](s, driver, "list resources")
+	if err != nil {
+		return nil, err
+	}
+	return d.List(ctx)
+}
+
+func optional[I any](s *Set, driver, what string) (I, error) {
+	var none I
+	d, err := s.driver(driver)
+	if err != nil {
+		return none, err
+	}
+	implementation, ok := d.as().(I)
+	if !ok {
+		return none, fmt.Errorf("driver %s cannot %s: %w", driver, what, errors.ErrUnsupported)
+	}
+	return implementation, nil
+}
+
+// forget makes the next Acquire open the resource again.
+func (s *Set) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.open[name]
+	if e == nil {
+		return
+	}
+	delete(s.open, name)
+	if e.users == 0 {
+		s.unpark(e)
+		s.drop(e)
+	}
 }
 
 // keep puts the handle of a new resource into the cache, unless there is one.
@@ -237,7 +323,7 @@ func (s *Set) release(e *entry) {
 	if e.users > 0 {
 		return
 	}
-	if e.err != nil || s.closed {
+	if e.err != nil || s.closed || s.open[e.name] != e {
 		s.drop(e)
 		return
 	}

@@ -3,6 +3,7 @@ package resources_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -130,4 +131,96 @@ func TestSetErrors(t *testing.T) {
 
 	_, err = resources.NewSet(resources.Erase(d), resources.Erase(d))
 	require.ErrorContains(t, err, "two drivers")
+}
+
+// restingDriver is a countingDriver that also has the optional interfaces without handles.
+type restingDriver struct {
+	countingDriver
+	paused, destroyed, deleted string
+}
+
+func (d *restingDriver) Pause(_ context.Context, binding json.RawMessage) error {
+	d.paused = string(binding)
+	return nil
+}
+
+func (d *restingDriver) Destroy(_ context.Context, binding json.RawMessage) error {
+	d.destroyed = string(binding)
+	return nil
+}
+
+func (d *restingDriver) DeleteCheckpoint(_ context.Context, ref string) error {
+	d.deleted = ref
+	return nil
+}
+
+func (d *restingDriver) List(context.Context) ([]resources.Listed, error) {
+	return []resources.Listed{{Binding: numbered(7)}}, nil
+}
+
+func TestSetWithoutOpening(t *testing.T) {
+	t.Parallel()
+	d := &restingDriver{}
+	set, err := resources.NewSet(resources.Erase(d))
+	require.NoError(t, err)
+	require.NoError(t, set.Pause(t.Context(), "counting", numbered(1)))
+	require.Equal(t, `{"n":1}`, d.paused)
+	require.NoError(t, set.Destroy(t.Context(), "counting", numbered(2)))
+	require.Equal(t, `{"n":2}`, d.destroyed)
+	require.NoError(t, set.DeleteCheckpoint(t.Context(), "counting", "ref"))
+	require.Equal(t, "ref", d.deleted)
+	listed, err := set.List(t.Context(), "counting")
+	require.NoError(t, err)
+	require.Equal(t, []resources.Listed{{Binding: numbered(7)}}, listed)
+	require.Zero(t, d.opened.Load(), "none of this opens a resource")
+
+	created, err := set.Create(t.Context(), "counting", resources.CreateRequest{})
+	require.NoError(t, err)
+	require.True(t, created.CanPause)
+}
+
+func TestSetDestroyForgetsHandles(t *testing.T) {
+	t.Parallel()
+	d := &restingDriver{}
+	set, err := resources.NewSet(resources.Erase(d))
+	require.NoError(t, err)
+	used, release, err := set.Acquire(t.Context(), "counting", numbered(1))
+	require.NoError(t, err)
+	_, free, err := set.Acquire(t.Context(), "counting", numbered(2))
+	require.NoError(t, err)
+	free()
+
+	require.NoError(t, set.Destroy(t.Context(), "counting", numbered(2)))
+	require.EqualValues(t, 1, d.closed.Load(), "nobody uses the handle")
+	require.NoError(t, set.Destroy(t.Context(), "counting", numbered(1)))
+	require.EqualValues(t, 1, d.closed.Load(), "somebody uses the handle")
+	again, releaseAgain, err := set.Acquire(t.Context(), "counting", numbered(1))
+	require.NoError(t, err)
+	require.NotSame(t, used, again)
+	release()
+	require.EqualValues(t, 2, d.closed.Load())
+	require.False(t, again.(*countedHandle).shut.Load())
+	releaseAgain()
+	set.Close()
+	require.EqualValues(t, 3, d.closed.Load())
+}
+
+func TestSetWithoutOptionalInterfaces(t *testing.T) {
+	t.Parallel()
+	set := newSet(t, &countingDriver{})
+	_, listErr := set.List(t.Context(), "counting")
+	for _, err := range []error{
+		set.Pause(t.Context(), "counting", numbered(1)),
+		set.Destroy(t.Context(), "counting", numbered(1)),
+		set.DeleteCheckpoint(t.Context(), "counting", "ref"),
+		listErr,
+	} {
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.ErrorContains(t, err, "driver counting cannot")
+	}
+	var unknown *resources.UnknownDriverError
+	require.ErrorAs(t, set.Pause(t.Context(), "other", numbered(1)), &unknown)
+	created, err := set.Create(t.Context(), "counting", resources.CreateRequest{})
+	require.NoError(t, err)
+	require.False(t, created.CanPause)
 }

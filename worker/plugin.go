@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/tinerun/tine/internal/eventlog"
 	"github.com/tinerun/tine/internal/failure"
 	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/policy"
 	"github.com/tinerun/tine/resources"
 	"github.com/tinerun/tine/workflows"
 )
@@ -48,9 +48,8 @@ var _ sdkworker.Plugin = (*Plugin)(nil)
 
 // NewPlugin checks the items and reports all mistakes in one error.
 func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
-	if opts.Policy == nil && (opts.PolicyPath != "" || opts.RequirePolicy) {
-		// What asks for a policy must not get a worker that allows everything.
-		return nil, errors.New("worker: PolicyPath and RequirePolicy are for Run; open the policies with policy.Open and give them as Policy")
+	if opts.PolicyPath != "" || opts.RequirePolicy { // it must not get a worker that allows more
+		return nil, errPolicyPath
 	}
 	i, err := collect(serve)
 	if err != nil {
@@ -61,7 +60,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	acts, err := activities.New(activities.Options{
-		Policy: opts.Policy, Resources: set,
+		Policy: opts.Policy, ForkPolicy: opts.ForkPolicy, PolicyOptions: opts.PolicyOptions, Resources: set,
 		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models,
 		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout,
 		Decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},
@@ -72,6 +71,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 	if opts.DrainTimeout == 0 {
 		opts.DrainTimeout = DefaultDrainTimeout
 	}
+	warnUnrestricted(opts, i.agents)
 	if opts.Namespace == "" {
 		opts.Namespace = client.DefaultNamespace
 	}
@@ -79,6 +79,19 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 		client: c, opts: opts, agents: i.agents, activities: acts, resources: set,
 		queues: map[string]string{}, hosts: map[string][]sdkworker.Worker{}, replayed: map[string]bool{},
 	}, nil
+}
+
+// warnUnrestricted names the agents that a policy was meant for, perhaps, and that have none.
+func warnUnrestricted(opts Options, agents []workflows.Agent) {
+	described, ok := opts.Policy.(policy.Describer)
+	if !ok || opts.Policy == (policy.AllowAll{}) {
+		return
+	}
+	for _, agent := range agents {
+		if _, unrestricted := described.Describe(agent.Name()); unrestricted {
+			opts.slog().Warn("agent has no policy, so every step of it is allowed", "agent", agent.Name())
+		}
+	}
 }
 
 // Name is the plugin's name.

@@ -20,8 +20,9 @@ func TestPolicyIsNotForgotten(t *testing.T) {
 		require.ErrorContains(t, err, "policy.Open", name)
 		_, err = worker.New(nil, opts)
 		require.ErrorContains(t, err, "policy.Open", name)
-		opts.Policy = policy.AllowAll{} // as Run does it, with a store
+		opts.Policy = policy.AllowAll{} // which would not be what the path names
 		_, err = worker.NewPlugin(nil, opts)
-		require.NoError(t, err, name)
+		require.ErrorContains(t, err, "policy.Open", name)
+		require.ErrorContains(t, worker.Run(t.Context(), opts), "policy.Open", name)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/log"
 	sdkworker "go.temporal.io/sdk/worker"
 
+	"github.com/tinerun/tine/activities"
 	"github.com/tinerun/tine/internal/connect"
 	"github.com/tinerun/tine/policy"
 )
@@ -31,11 +32,16 @@ type Options struct {
 	TaskQueue string
 	// Policy decides every step. Nil allows all. A policy.Store follows files.
 	Policy policy.Engine
-	// PolicyPath is a file or a directory of policies that Run opens with policy.Open if
-	// Policy is nil. With RequirePolicy agents that have none there may do nothing. New and
-	// NewPlugin refuse both without a Policy, since nobody would close the store.
+	// PolicyPath is a file or a directory of policies that Run opens with policy.Open. With
+	// RequirePolicy agents that have none there may do nothing. Both are for Run without a Policy
+	// only, and an error otherwise: a store that somebody else opens has its own options.
 	PolicyPath    string
 	RequirePolicy bool
+	// ForkPolicy says what becomes of the policies that forks bring with them. By default a fork's
+	// own policy decides instead of the worker's.
+	ForkPolicy ForkPolicy
+	// PolicyOptions are how Run's policies, and those that forks bring, are compiled.
+	PolicyOptions policy.Options
 	// HeartbeatTimeout is how long a worker may be silent before a step of it counts as
 	// lost. Zero means 30 seconds.
 	HeartbeatTimeout time.Duration
@@ -54,6 +60,16 @@ type Options struct {
 	// Logger is for Run, and for what the worker itself has to say. Nil means slog.Default.
 	Logger *slog.Logger
 }
+
+// ForkPolicy says what becomes of the policies that forks bring with them.
+type ForkPolicy = activities.ForkPolicy
+
+// Values of Options.ForkPolicy.
+const (
+	ForkPolicyReplaces = activities.ForkPolicyReplaces // decides instead of the worker's
+	ForkPolicyBoth     = activities.ForkPolicyBoth     // both must allow a step
+	ForkPolicyRefused  = activities.ForkPolicyRefused  // denies all steps of such a fork
+)
 
 func (o Options) slog() *slog.Logger {
 	if o.Logger != nil {
@@ -84,13 +100,16 @@ func Run(ctx context.Context, opts Options, serve ...Item) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	logger := opts.slog()
+	if opts.Policy != nil && (opts.PolicyPath != "" || opts.RequirePolicy) {
+		return errPolicyPath
+	}
 	if opts.Policy == nil && (opts.PolicyPath != "" || opts.RequirePolicy) {
 		store, err := openPolicies(ctx, opts)
 		if err != nil {
 			return err
 		}
 		defer store.Close()
-		opts.Policy = store
+		opts.Policy, opts.PolicyPath, opts.RequirePolicy = store, "", false
 	}
 	settings, err := connect.Options(connect.Flags{Namespace: opts.Namespace})
 	if err != nil {
@@ -121,12 +140,16 @@ func Run(ctx context.Context, opts Options, serve ...Item) error {
 	return nil
 }
 
+var errPolicyPath = errors.New("worker: PolicyPath and RequirePolicy are for Run without a Policy; open the policies with policy.Open and give them as Policy")
+
 // openPolicies opens what PolicyPath names.
 func openPolicies(ctx context.Context, opts Options) (*policy.Store, error) {
 	if opts.PolicyPath == "" {
 		return nil, errors.New("worker: a policy is required, and none is named")
 	}
-	store, err := policy.Open(ctx, opts.PolicyPath, policy.StoreOptions{Require: opts.RequirePolicy, Logger: opts.slog()})
+	store, err := policy.Open(ctx, opts.PolicyPath, policy.StoreOptions{
+		Require: opts.RequirePolicy, Compile: opts.PolicyOptions, Logger: opts.slog(),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}

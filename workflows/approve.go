@@ -18,7 +18,7 @@ import (
 // the history. The log has all of it.
 const (
 	memoApprovals = 10
-	memoArgs      = 512
+	memoText      = 512 // of arguments, which are left out if longer, and of texts, which are cut
 )
 
 // approvals are those that steps of the execution have asked for. They are found by the step's
@@ -26,6 +26,10 @@ const (
 type approvals struct {
 	byStep  map[string]*approval
 	pending []*approval // in the order they were asked for
+	// listedAt is how long the history was when they were last listed, and stale says that they
+	// will be again.
+	listedAt int
+	stale    bool
 }
 
 // approval is one of them. Its status changes once.
@@ -38,17 +42,17 @@ type approval struct {
 // side by side with this one go on.
 func (p *pending) approve(ctx workflow.Context, decision protocol.Decision, window *protocol.ApprovalWindow) (*protocol.Decision, error) {
 	a, decided := p.x.askFor(ctx, p, decision, window)
-	err := p.outside(ctx, func() error {
+	err := p.outside(ctx, func() (resume bool, err error) {
 		rationale := p.x.awaitDecision(ctx, a, decided)
 		p.x.withdraw(ctx, a)
 		if rationale == "" {
-			return nil
+			return a.Status == protocol.ApprovalGranted || !p.x.since(protocol.RevisionCoalesced), nil
 		}
 		final := decision.Approved(protocol.ApprovalExpired, rationale)
 		if err := p.note(ctx, protocol.StepRecord{Decision: &final, Closed: &protocol.ApprovalClosed{Rationale: rationale}}); err != nil {
-			return err
+			return false, err
 		}
-		return ctx.Err()
+		return !p.x.since(protocol.RevisionCoalesced), ctx.Err()
 	})
 	switch {
 	case err != nil && a.Status == protocol.ApprovalGranted: // it was, but its turn will not come
@@ -79,7 +83,7 @@ func (x *execution) askFor(ctx workflow.Context, p *pending, decision protocol.D
 		Message: config.Message, Approvers: config.Approvers,
 		RequestedAt: window.RequestedAt, ExpiresAt: window.ExpiresAt,
 	}}
-	if len(p.call.args) <= memoArgs {
+	if len(p.call.args) <= memoText {
 		a.Args = p.call.args
 	}
 	x.approvals.byStep[protocol.ApprovalStep(a.ID)] = a
@@ -122,9 +126,28 @@ func (x *execution) withdraw(ctx workflow.Context, a *approval) {
 }
 
 // publishApprovals shows the pending approvals where they are found without a worker: in the
-// memo, the status and the details that the UI shows.
+// memo, the status and the details that the UI shows. All that changes in one workflow task
+// goes to the server at once, so what changes after the first time waits a little.
 func (x *execution) publishApprovals(ctx workflow.Context) {
+	now := workflow.GetInfo(ctx).GetCurrentHistoryLength()
+	if !x.since(protocol.RevisionCoalesced) || x.approvals.listedAt != now {
+		x.listApprovals(ctx)
+		return
+	}
+	if x.approvals.stale {
+		return
+	}
+	x.approvals.stale = true
+	workflow.Go(disconnected(ctx), func(ctx workflow.Context) {
+		if workflow.Sleep(ctx, publishEvery) == nil && x.approvals.stale {
+			x.listApprovals(ctx)
+		}
+	})
+}
+
+func (x *execution) listApprovals(ctx workflow.Context) {
 	pending := x.approvals.pending
+	x.approvals.listedAt, x.approvals.stale = workflow.GetInfo(ctx).GetCurrentHistoryLength(), false
 	status := protocol.StatusRunning
 	if len(pending) > 0 {
 		status = protocol.StatusBlocked
@@ -135,13 +158,28 @@ func (x *execution) publishApprovals(ctx workflow.Context) {
 	}
 	listed := protocol.PendingApprovals{Approvals: []protocol.Approval{}}
 	for _, a := range pending[:min(len(pending), memoApprovals)] {
-		listed.Approvals = append(listed.Approvals, a.Approval)
+		listed.Approvals = append(listed.Approvals, a.brief())
 	}
 	listed.More = len(pending) - len(listed.Approvals)
 	if err := workflow.UpsertMemo(ctx, map[string]any{protocol.MemoApprovals: listed}); err != nil {
 		workflow.GetLogger(ctx).Error("pending approvals not listed", "error", err)
 	}
 	x.describe(ctx)
+}
+
+// brief is the approval as the memo has it. One whose texts take too much room has no arguments
+// there, which says that the log is to be read.
+func (a *approval) brief() protocol.Approval {
+	short := a.Approval
+	size := len(a.Reason) + len(a.Message)
+	for _, name := range a.Approvers {
+		size += len(name)
+	}
+	if size > memoText {
+		short.Args, short.Approvers = nil, nil
+		short.Reason, short.Message = protocol.Cut(a.Reason, memoText/2), protocol.Cut(a.Message, memoText/2)
+	}
+	return short
 }
 
 // describe lists the pending approvals for Temporal's UI.
@@ -204,11 +242,14 @@ func (s *approvals) check(ctx workflow.Context, verdict protocol.ApprovalVerdict
 		return err
 	case a.ID != verdict.ApprovalID:
 		return refusal(failure.TypeApprovalNotFound, "there is no approval %q", verdict.ApprovalID)
+	case verdict.ValidUntil != nil && workflow.Now(ctx).After(*verdict.ValidUntil):
+		return refusal(failure.TypeVerdictVoid, "the decision on approval %s came later than %s, when its sender gave up; send it again, and if that does not help compare the sender's clock with the server's",
+			a.ID, verdict.ValidUntil.Format(time.RFC3339))
 	case !workflow.Now(ctx).Before(a.ExpiresAt):
 		return refusal(failure.TypeApprovalDecided, "approval %s expired at %s", a.ID, a.ExpiresAt.Format(time.RFC3339))
 	case len(a.Approvers) > 0 && (verdict.By == "" || !slices.Contains(a.Approvers, verdict.By)):
-		return refusal(failure.TypeApproverNotAllowed, "%s may not decide approval %s: rule %s lists %q",
-			cmp.Or(verdict.By, "somebody without a name"), a.ID, a.RuleID, a.Approvers)
+		return refusal(failure.TypeApproverNotAllowed, "%s may not decide approval %s: rule %s lists %s",
+			cmp.Or(verdict.By, "somebody without a name"), a.ID, a.RuleID, strings.Join(a.Approvers, ", "))
 	case differ(verdict.StepID, a.StepID), differ(verdict.ArgsHash, a.ArgsHash), differ(verdict.PolicyDigest, a.PolicyDigest):
 		return refusal(failure.TypeApprovalChanged, "approval %s is for another step, other arguments or another policy than was seen", a.ID)
 	default:

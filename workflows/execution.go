@@ -58,6 +58,9 @@ func executionFrom(ctx workflow.Context) *execution {
 	return x
 }
 
+// since reports whether the execution began with workflow code of the revision or a later one.
+func (x *execution) since(revision int) bool { return x.begin.Revision >= revision }
+
 // newExecution reads what the worker offers and, in a fork, the recorded prefix.
 func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*execution, error) {
 	x := &execution{
@@ -67,7 +70,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		refused:       map[string][]int{},
 		indeterminate: map[string]bool{},
 		buckets:       map[string]*bucket{},
-		approvals:     approvals{byStep: map[string]*approval{}},
+		approvals:     approvals{byStep: map[string]*approval{}, listedAt: -1},
 		gate:          newGate(ctx),
 		resources:     newResourceSet(),
 		cancelled:     func() bool { return ctx.Err() != nil },
@@ -116,9 +119,9 @@ func (x *execution) publishStart(ctx workflow.Context) {
 }
 
 func (x *execution) publishEnd(ctx workflow.Context, err error) {
-	if len(x.approvals.pending) > 0 { // of steps that the handler did not wait for
+	if len(x.approvals.pending) > 0 || x.approvals.stale { // of steps that the handler did not wait for
 		x.approvals.pending = nil
-		x.publishApprovals(ctx)
+		x.listApprovals(ctx)
 	}
 	status := protocol.StatusCompleted
 	switch {

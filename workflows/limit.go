@@ -2,27 +2,30 @@ package workflows
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/tinerun/tine/internal/failure"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
-// limit applies a rule's rate limit and then its budget, and records the decision that comes
-// of it. A step that is refused for its rate has a *PolicyError and no decision: it counts as
-// not asked for.
+// limit applies the rate limits of a decision and then its budgets, and records the decision that
+// comes of it. A step that is refused for its rate has a *PolicyError and no decision: it counts
+// as not asked for.
 func (p *pending) limit(ctx workflow.Context, decision protocol.Decision) (protocol.Decision, *protocol.ApprovalWindow, error) {
-	if !decision.RateLimit.Unlimited() {
-		if err := p.throttle(ctx, decision); err != nil {
-			return decision, nil, err
-		}
+	parts := decision.Split()
+	if err := p.throttle(ctx, parts); err != nil {
+		return decision, nil, err
 	}
-	decision = p.x.spend(decision)
+	for i, part := range parts {
+		parts[i] = p.x.spend(part)
+	}
+	decision = protocol.Combine(parts)
 	if p.guarded() {
-		decision = decision.Guarded()
+		decision = decision.Guarded(p.x.start.Fork.ExecutionID)
 	}
-	decision.RateLimit, decision.Budget = nil, nil
 
 	record := protocol.StepRecord{Decision: &decision}
 	if decision.Decision == protocol.Allow {
@@ -36,33 +39,39 @@ func (p *pending) limit(ctx workflow.Context, decision protocol.Decision) (proto
 	return decision, record.Approval, p.note(ctx, record)
 }
 
-// throttle takes a token of the rule's bucket, and waits until it is there.
-func (p *pending) throttle(ctx workflow.Context, decision protocol.Decision) error {
-	wait, reason, err := p.token(ctx, decision)
-	if err != nil {
-		return err
-	}
-	limited := protocol.Limited{RuleID: decision.RuleID, Reason: reason, PolicyDigest: decision.PolicyDigest}
-	if reason != "" {
-		if err := p.note(ctx, protocol.StepRecord{Limited: &limited}); err != nil {
+// throttle takes a token of each part's bucket, and waits until all are there. What was taken
+// before one refuses stays taken. A part whose limit could not be applied says so in its reason.
+func (p *pending) throttle(ctx workflow.Context, parts []protocol.Decision) error {
+	var longest time.Duration
+	var by protocol.Decision
+	for i, part := range parts {
+		if part.RateLimit.Unlimited() {
+			continue
+		}
+		wait, reason, err := p.token(ctx, &parts[i])
+		if err != nil {
 			return err
 		}
-		p.x.refused[p.same] = append(p.x.refused[p.same], p.step.Occurrence)
-		refusal := decision
-		refusal.Reason = reason
-		return policyError(p.step, refusal)
+		if reason != "" {
+			return p.refuse(ctx, part, reason)
+		}
+		if wait > longest {
+			longest, by = wait, part
+		}
 	}
-	if wait <= 0 {
+	if longest <= 0 {
 		return nil
 	}
-	until := workflow.Now(ctx).Add(wait)
-	limited.Reason, limited.Until = protocol.ReasonRateLimited, &until
+	until := workflow.Now(ctx).Add(longest)
+	limited := protocol.Limited{
+		RuleID: by.RuleID, Reason: protocol.ReasonRateLimited, PolicyDigest: by.PolicyDigest, Until: &until,
+	}
 	if err := p.note(ctx, protocol.StepRecord{Limited: &limited}); err != nil {
 		return err
 	}
-	err = p.outside(ctx, func() error {
+	err := p.outside(ctx, func() (resume bool, err error) {
 		summary := "rate limit of " + p.step.Target
-		return workflow.NewTimerWithOptions(ctx, wait, workflow.TimerOptions{Summary: summary}).Get(ctx, nil)
+		return true, workflow.NewTimerWithOptions(ctx, longest, workflow.TimerOptions{Summary: summary}).Get(ctx, nil)
 	})
 	if err != nil {
 		return p.cancelled(ctx, "cancelled while a rate limit held it up")
@@ -70,15 +79,30 @@ func (p *pending) throttle(ctx workflow.Context, decision protocol.Decision) err
 	return nil
 }
 
+// refuse ends a step for its rate, and gives its place among identical ones back.
+func (p *pending) refuse(ctx workflow.Context, part protocol.Decision, reason string) error {
+	limited := protocol.Limited{RuleID: part.RuleID, Reason: reason, PolicyDigest: part.PolicyDigest}
+	if err := p.note(ctx, protocol.StepRecord{Limited: &limited}); err != nil {
+		return err
+	}
+	return p.limited(limited)
+}
+
+// limited is what the handler gets of a refusal.
+func (p *pending) limited(l protocol.Limited) error {
+	p.x.refused[p.same] = append(p.x.refused[p.same], p.step.Occurrence)
+	return policyError(p.step, protocol.Decision{RuleID: l.RuleID, Reason: l.Reason})
+}
+
 // token takes a token and says how long to wait for it, or why there is none.
-func (p *pending) token(ctx workflow.Context, decision protocol.Decision) (wait time.Duration, refused string, err error) {
-	limit := *decision.RateLimit
-	id := p.x.limiter(decision.RuleID, limit.PerWhat)
+func (p *pending) token(ctx workflow.Context, part *protocol.Decision) (wait time.Duration, refused string, err error) {
+	limit := *part.RateLimit
+	id := p.x.limiter(part.RuleID, limit.PerWhat)
 	if id == "" {
-		b := p.x.buckets[decision.RuleID]
+		b := p.x.buckets[part.RuleID]
 		if b == nil {
 			b = &bucket{}
-			p.x.buckets[decision.RuleID] = b
+			p.x.buckets[part.RuleID] = b
 		}
 		wait, ok := b.take(workflow.Now(ctx), limit)
 		if !ok {
@@ -90,10 +114,10 @@ func (p *pending) token(ctx workflow.Context, decision protocol.Decision) (wait 
 	switch {
 	case ctx.Err() != nil:
 		return 0, "", p.cancelled(ctx, "cancelled while it asked for its turn")
-	case err != nil && limit.OnLimiterError == protocol.Deny:
+	case err != nil && (limit.OnLimiterError == protocol.Deny || failure.Is(err, failure.TypeLimiter)):
 		return 0, protocol.ReasonLimiterUnavailable, nil
 	case err != nil:
-		workflow.GetLogger(ctx).Warn("rate limit not applied", "rule", decision.RuleID, "error", err)
+		part.Reason = strings.TrimPrefix(part.Reason+"; rate limit not applied: "+protocol.ReasonLimiterUnavailable, "; ")
 		return 0, "", nil
 	case grant.Refused:
 		return 0, protocol.ReasonRateLimited, nil
@@ -107,11 +131,11 @@ func (p *pending) token(ctx workflow.Context, decision protocol.Decision) (wait 
 func (x *execution) limiter(rule, perWhat string) string {
 	switch {
 	case perWhat == protocol.PerGlobal:
-		return "tine-limiter/global/" + rule
+		return protocol.LimiterID(perWhat, rule)
 	case perWhat == protocol.PerAgent:
-		return "tine-limiter/agent/" + x.agent + "/" + rule
+		return protocol.LimiterID(perWhat, x.agent, rule)
 	case perWhat == protocol.PerSession && x.start.Session != "":
-		return "tine-limiter/session/" + x.start.Session + "/" + rule
+		return protocol.LimiterID(perWhat, x.start.Session, rule)
 	default:
 		return ""
 	}
@@ -146,6 +170,8 @@ func (x *execution) spend(decision protocol.Decision) protocol.Decision {
 	decision.Decision, decision.Reason = protocol.Deny, protocol.ReasonBudget
 	if budget.OnExceed == protocol.RequireApproval {
 		decision.Decision = protocol.RequireApproval
+		decision.Approval = decision.Approval.Saying(
+			fmt.Sprintf("model calls have used %d tokens; the rule allows %d", x.tokens, budget.MaxTokens))
 	}
 	return decision
 }

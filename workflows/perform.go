@@ -84,6 +84,9 @@ func (x *execution) occurrence(same string) int {
 // decide, execute, capture. The error is a *StepError, a *PolicyError or, for a
 // cancelled step, Temporal's CanceledError.
 func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
+	if refusal := p.x.seed.refusal(p.step); refusal != nil {
+		return nil, p.limited(*refusal)
+	}
 	if recorded := p.x.seed.take(p.step, p.call); recorded != nil {
 		return p.settle(recorded.Decision, recorded.outcome)
 	}
@@ -105,18 +108,23 @@ func (p *pending) enter(ctx workflow.Context) error {
 		return ctx.Err()
 	}
 	leave, err := p.x.gate.enter(ctx)
-	if err == nil {
-		p.leave = leave
+	if err != nil {
+		return err
 	}
-	return err
+	if ctx.Err() != nil && p.x.since(protocol.RevisionCoalesced) { // its turn came with the cancellation
+		leave()
+		return ctx.Err()
+	}
+	p.leave = leave
+	return nil
 }
 
-// outside runs wait without the step's turn, so that others go on meanwhile. It returns the
-// error of wait, or that of coming back.
-func (p *pending) outside(ctx workflow.Context, wait func() error) error {
+// outside runs wait without the step's turn, so that others go on meanwhile. A step that does not
+// resume needs no other turn. It returns the error of wait, or that of coming back.
+func (p *pending) outside(ctx workflow.Context, wait func() (resume bool, err error)) error {
 	p.leave()
 	p.leave = func() {}
-	if err := wait(); err != nil {
+	if resume, err := wait(); err != nil || !resume {
 		return err
 	}
 	return p.enter(ctx)
@@ -185,6 +193,7 @@ func (p *pending) record(ctx workflow.Context, activity string, decided *protoco
 		Inline:  p.call.wait != nil,
 		Result:  p.call.value,
 		Policy:  p.x.start.Policy,
+		Now:     workflow.Now(ctx),
 		Session: p.x.start.Session,
 		Decided: decided,
 		Guarded: p.guarded(),
@@ -203,7 +212,20 @@ func (p *pending) record(ctx workflow.Context, activity string, decided *protoco
 	}
 	var verdict protocol.StepVerdict
 	err := workflow.ExecuteLocalActivity(localOptions(ctx, timeout), activity, request).Get(ctx, &verdict)
+	if err != nil && !failure.IsCancelled(err) && p.x.since(protocol.RevisionCoalesced) {
+		return p.undecided(ctx, err)
+	}
 	return verdict, err
+}
+
+// undecided denies a step whose decision did not come.
+func (p *pending) undecided(ctx workflow.Context, err error) (protocol.StepVerdict, error) {
+	decision := protocol.Decision{
+		Decision: protocol.Deny, RuleID: protocol.RuleBundleError, Reason: "no decision: " + protocol.OneLine(err.Error()),
+	}
+	record := protocol.StepRecord{Step: p.step, Decision: &decision}
+	record.Step.Args = p.call.args
+	return protocol.StepVerdict{Decision: &decision}, p.note(ctx, record)
 }
 
 // note records what workflow code has found out of the step, also if it is cancelled.
@@ -245,6 +267,9 @@ func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 	}
 	future := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, p.activityOptions()), activity, p.call.args, envelope)
 	err := p.x.await(ctx, future, &result)
+	if failure.IsCancelled(err) || errors.Is(err, errAbandoned) { // its body may have had its effect
+		p.x.indeterminate[p.same] = true
+	}
 	switch {
 	case errors.Is(err, errAbandoned):
 		// Its body may yet end in any way; the handler has been told that it was cancelled.

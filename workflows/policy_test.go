@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
@@ -59,7 +62,8 @@ func newEnvironment(t *testing.T, engine policy.Engine) *environment {
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestWorkflowEnvironment()
 	require.NoError(t, worker.Register(env, worker.Options{Policy: engine},
-		worker.Agent("calls", Calls), worker.Tool(Search, search)))
+		worker.Agent("calls", Calls), worker.Agent("parallel", Parallel), worker.Agent("twice", Twice),
+		worker.Tool(Search, search), worker.Tool(Send, send)))
 	return &environment{env, env.Now()}
 }
 
@@ -114,6 +118,8 @@ func TestApprovalUpdates(t *testing.T) {
 	update(2*time.Minute, protocol.UpdateGrant, protocol.ApprovalVerdict{ApprovalID: a})
 	update(3*time.Minute, protocol.UpdateGrant, protocol.ApprovalVerdict{ApprovalID: "x", By: "ann"})
 	update(4*time.Minute, protocol.UpdateDeny, protocol.ApprovalVerdict{ApprovalID: a, By: "ann", ArgsHash: "x"})
+	late := env.begin.Add(4 * time.Minute)
+	update(5*time.Minute-time.Second, protocol.UpdateGrant, protocol.ApprovalVerdict{ApprovalID: a, By: "ann", ValidUntil: &late})
 	update(5*time.Minute, protocol.UpdateGrant, protocol.ApprovalVerdict{ApprovalID: a, By: "ann"})
 	update(6*time.Minute, protocol.UpdateGrant, protocol.ApprovalVerdict{ApprovalID: a, By: "ann"})
 	update(7*time.Minute, protocol.UpdateDeny, protocol.ApprovalVerdict{ApprovalID: b, By: "ann", Reason: "no"})
@@ -121,7 +127,7 @@ func TestApprovalUpdates(t *testing.T) {
 	require.Equal(t, []string{"ok", "no", protocol.ReasonApprovalTimeout}, outcomes)
 	require.Equal(t, []string{
 		"tine.ApproverNotAllowed", "tine.ApproverNotAllowed", "tine.ApprovalNotFound", "tine.ApprovalChanged",
-		"done", "tine.ApprovalDecided", "done",
+		"tine.VerdictVoid", "done", "tine.ApprovalDecided", "done",
 	}, results)
 	require.InDelta(t, 67*time.Minute, took, float64(time.Second))
 }
@@ -237,4 +243,150 @@ func TestLimiter(t *testing.T) {
 	require.Equal(t, protocol.LimitGrant{Wait: protocol.Duration(30 * time.Minute)}, third())
 	require.GreaterOrEqual(t, env.Now().Sub(begin), 2*time.Hour, "it lives until its bucket is full")
 	require.Less(t, env.Now().Sub(begin), 3*time.Hour)
+}
+
+// Parallel asks for the same tool with all of the texts at once.
+func Parallel(ctx workflow.Context, texts []string) ([]string, error) {
+	var futures []workflows.Future[[]string]
+	for _, text := range texts {
+		futures = append(futures, Search.Start(ctx, Query{Text: text}))
+	}
+	outcomes := []string{}
+	for _, future := range futures {
+		_, err := future.Get(ctx)
+		outcomes = append(outcomes, workflows.Reason(err))
+	}
+	return outcomes, nil
+}
+
+// TestManyApprovals: what one workflow task lists goes to the server in one message.
+func TestManyApprovals(t *testing.T) {
+	long := strings.Repeat("x", protocol.MaxReason)
+	env := newEnvironment(t, deciding(policy.Decision{
+		Decision: policy.RequireApproval, Reason: long, Approval: &policy.ApprovalConfig{Message: long},
+	}))
+	upserts, bytes, last := 0, 0, protocol.PendingApprovals{}
+	env.OnUpsertMemo(mock.Anything).Run(func(args mock.Arguments) {
+		last = args.Get(0).(map[string]any)[protocol.MemoApprovals].(protocol.PendingApprovals)
+		raw, err := json.Marshal(last)
+		require.NoError(t, err)
+		upserts++
+		bytes += len(raw)
+	}).Return(nil)
+	texts := make([]string, 100)
+	for i := range texts {
+		texts[i] = strings.Repeat("y", i)
+	}
+	input, err := json.Marshal(texts)
+	require.NoError(t, err)
+	env.ExecuteWorkflow("parallel", json.RawMessage(input), nil)
+	require.NoError(t, env.GetWorkflowError())
+	var outcomes []string
+	require.NoError(t, env.GetWorkflowResult(&outcomes))
+	require.Equal(t, slices.Repeat([]string{protocol.ReasonApprovalTimeout}, len(texts)), outcomes)
+	require.Less(t, upserts, 10)
+	require.Less(t, bytes, 200<<10)
+	require.Empty(t, last.Approvals)
+	require.Zero(t, last.More)
+}
+
+// TestApprovalByTheServersClock has a worker whose clock is days behind.
+func TestApprovalByTheServersClock(t *testing.T) {
+	env := newEnvironment(t, deciding(policy.Decision{Decision: policy.RequireApproval}))
+	env.SetStartTime(time.Now().Add(48 * time.Hour))
+	id := approvalOf(t, "a")
+	env.RegisterDelayedCallback(func() {
+		env.UpdateWorkflow(protocol.UpdateGrant, "", &testsuite.TestUpdateCallback{
+			OnReject: func(err error) { require.NoError(t, err) }, OnAccept: func() {}, OnComplete: func(any, error) {},
+		}, protocol.ApprovalVerdict{ApprovalID: id})
+	}, time.Minute)
+	outcomes, _ := env.calls(t, "a")
+	require.Equal(t, []string{"ok"}, outcomes)
+}
+
+// TestTwoLimits: what both halves of a policy limit is limited by both.
+func TestTwoLimits(t *testing.T) {
+	limit := func(rule string, calls int64, window time.Duration) policy.Decision {
+		return policy.Decision{Decision: policy.Allow, RuleID: rule, RateLimit: &policy.RateLimit{
+			MaxCalls: calls, Window: policy.Duration(window),
+		}}
+	}
+	env := newEnvironment(t, deciding(protocol.Both(limit("often", 100, time.Minute), limit("seldom", 2, time.Hour))))
+	outcomes, _ := env.calls(t, "a", "b", "c")
+	require.Equal(t, []string{"ok", "ok", protocol.ReasonRateLimited}, outcomes)
+
+	env = newEnvironment(t, deciding(protocol.Both(limit("few", 1, time.Hour),
+		policy.Decision{Decision: policy.Deny, RuleID: "no", Reason: "no"})))
+	outcomes, _ = env.calls(t, "a", "b")
+	require.Equal(t, []string{"no", "no"}, outcomes)
+}
+
+// TestLimiterThatCannotWork is no outage, which would allow the step.
+func TestLimiterThatCannotWork(t *testing.T) {
+	env := newEnvironment(t, deciding(policy.Decision{Decision: policy.Allow, RateLimit: &policy.RateLimit{
+		MaxCalls: 1, Window: policy.Duration(time.Hour), PerWhat: protocol.PerGlobal,
+	}}))
+	env.OnActivity(protocol.ActivityLimit, mock.Anything, mock.Anything).
+		Return(protocol.LimitGrant{}, temporal.NewNonRetryableApplicationError("no such name", "tine.Limiter", nil))
+	outcomes, _ := env.calls(t, "a")
+	require.Equal(t, []string{protocol.ReasonLimiterUnavailable}, outcomes)
+}
+
+// TestTextsOfPolicies: a policy may quote the arguments of a step.
+func TestTextsOfPolicies(t *testing.T) {
+	long := strings.Repeat("ä", 1<<20)
+	env := newEnvironment(t, deciding(policy.Decision{Decision: policy.Deny, Reason: long}))
+	outcomes, _ := env.calls(t, "a")
+	require.LessOrEqual(t, len(outcomes[0]), protocol.MaxReason+len("…"))
+	require.True(t, utf8.ValidString(outcomes[0]))
+
+	for name, d := range map[string]policy.Decision{
+		"rule id":        {Decision: policy.Allow, RuleID: long},
+		"decision":       {Decision: long},
+		"approver":       {Decision: policy.RequireApproval, Approval: &policy.ApprovalConfig{Approvers: []string{long}}},
+		"many approvers": {Decision: policy.RequireApproval, Approval: &policy.ApprovalConfig{Approvers: make([]string, 1000)}},
+		"a part's":       {Decision: policy.Allow, Parts: []policy.Decision{{Decision: policy.Allow, RuleID: long}}},
+	} {
+		env := newEnvironment(t, Rules(func(policy.Input) (policy.Decision, error) { return d, nil }))
+		outcomes, _ := env.calls(t, "a")
+		require.NotEqual(t, "ok", outcomes[0], name)
+		require.LessOrEqual(t, len(outcomes[0]), protocol.MaxReason+len("…"), name)
+	}
+}
+
+// TestEngineThatHangs does not heed its context.
+func TestEngineThatHangs(t *testing.T) {
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	env := newEnvironment(t, Rules(func(policy.Input) (policy.Decision, error) {
+		<-release
+		return policy.Decision{Decision: policy.Allow}, nil
+	}))
+	env.SetTestTimeout(10 * time.Second)
+	outcomes, _ := env.calls(t, "a")
+	require.Equal(t, []string{"no decision within 2s"}, outcomes)
+}
+
+// Twice asks for the same at_most_once tool again once it was cancelled.
+func Twice(ctx workflow.Context, _ None) ([]string, error) {
+	outcomes := []string{}
+	for range 2 {
+		_, err := Send.Call(ctx, Line{Text: "a"})
+		if temporal.IsCanceledError(err) {
+			outcomes = append(outcomes, "cancelled")
+			continue
+		}
+		outcomes = append(outcomes, workflows.Reason(err))
+	}
+	return outcomes, nil
+}
+
+func TestCancelledEffectIsNotRepeated(t *testing.T) {
+	env := newEnvironment(t, nil)
+	env.OnActivity(Send.Name(), mock.Anything, mock.Anything, mock.Anything).Return(nil, temporal.NewCanceledError()).Once()
+	env.ExecuteWorkflow("twice", json.RawMessage(`{}`), nil)
+	require.NoError(t, env.GetWorkflowError())
+	var outcomes []string
+	require.NoError(t, env.GetWorkflowResult(&outcomes))
+	require.Equal(t, []string{"cancelled", protocol.ReasonIndeterminateRetry}, outcomes)
 }

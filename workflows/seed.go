@@ -11,7 +11,8 @@ import (
 // fork has an empty one.
 type seed struct {
 	order     []string // step ids in the order they were proposed
-	steps     map[string]*recordedStep
+	described map[string]*recordedStep
+	steps     map[string]*recordedStep // those with an outcome
 	used      map[string]bool
 	left      int
 	resources map[string]*seededResource
@@ -34,6 +35,7 @@ type seededResource struct {
 // afterwards.
 func loadSeed(ctx workflow.Context, fork *protocol.Fork) (*seed, error) {
 	s := &seed{
+		described: map[string]*recordedStep{},
 		steps:     map[string]*recordedStep{},
 		used:      map[string]bool{},
 		resources: map[string]*seededResource{},
@@ -85,6 +87,8 @@ func (s *seed) load(ctx workflow.Context, fork *protocol.Fork, offset int) error
 type recordedStep struct {
 	protocol.PrefixStep
 	outcome protocol.Outcome
+	// refusals are those of rate limits, which came before the outcome.
+	refusals []protocol.Limited
 }
 
 func (s *seed) add(page protocol.PrefixPage) {
@@ -93,12 +97,17 @@ func (s *seed) add(page protocol.PrefixPage) {
 			s.resources[record.Key] = &seededResource{PrefixResource: *record.Resource}
 		}
 		if record.Step != nil {
+			s.described[record.Step.ID] = &recordedStep{PrefixStep: *record.Step}
 			s.order = append(s.order, record.Step.ID)
-			s.steps[record.Step.ID] = &recordedStep{PrefixStep: *record.Step}
-			s.left++
 		}
-		if record.Outcome != nil {
-			s.settle(s.steps[record.StepID], *record.Outcome)
+		step := s.described[record.StepID]
+		if record.Limited != nil && step != nil {
+			step.refusals = append(step.refusals, *record.Limited)
+		}
+		if record.Outcome != nil && step != nil {
+			s.steps[record.StepID] = step
+			s.left++
+			s.settle(step, *record.Outcome)
 		}
 	}
 }
@@ -117,6 +126,17 @@ func (s *seed) settle(step *recordedStep, outcome protocol.Outcome) {
 			r.count++
 		}
 	}
+}
+
+// refusal gives the next refusal of the step, or nil if there is none left.
+func (s *seed) refusal(step protocol.Step) *protocol.Limited {
+	recorded := s.described[step.ID]
+	if recorded == nil || len(recorded.refusals) == 0 {
+		return nil
+	}
+	next := recorded.refusals[0]
+	recorded.refusals = recorded.refusals[1:]
+	return &next
 }
 
 // take gives the recorded step with this id, or nil if the step has to run.
@@ -145,7 +165,7 @@ func (s *seed) divergence() *protocol.Divergence {
 		return nil
 	}
 	for _, id := range s.order {
-		if s.used[id] {
+		if s.used[id] || s.steps[id] == nil {
 			continue
 		}
 		expected := s.steps[id]

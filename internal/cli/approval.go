@@ -22,7 +22,7 @@ what waits, and decide it.
 An approval's ID is that of its execution, a slash, and the beginning of the step's.
 The beginning of an ID will do while it is the only one of its kind.`,
 		Example: `  tine approval ls
-  tine approval grant YourExecutionId --reason "looked at the diff"`,
+  tine approval grant YourApprovalId --reason "looked at the diff"`,
 		Args: cobra.ArbitraryArgs, RunE: group, SuggestionsMinimumDistance: nearEnough,
 	}
 	cmd.AddCommand(

@@ -49,7 +49,7 @@ it takes the decision into the history.
 
 --by is checked against the rule's approvers. It is a claim, not a proof: only a
 server that authenticates its callers can say who you are.`,
-		Example:           fmt.Sprintf("  tine approval %s YourExecutionId --reason \"looked at the diff\"", v.word),
+		Example:           fmt.Sprintf("  tine approval %s YourApprovalId --reason \"looked at the diff\"", v.word),
 		Args:              arguments([]string{"ID"}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -24,7 +24,7 @@ func newApprovalGetCmd(f *factory, runF func(context.Context, *approvalGetOption
 		Long: `Shows what an approval is for, with all arguments of the step, who may decide it, and
 who did. A decision is bound to what is shown here: the step, the hash of its
 arguments and the policy's digest.`,
-		Example:           `  tine approval get YourExecutionId`,
+		Example:           `  tine approval get YourApprovalId`,
 		Args:              arguments([]string{"ID"}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,8 +81,9 @@ func printApproval(f *factory, a *tine.Approval) {
 	p.valueUpTo(math.MaxInt, "Args", a.Args) // nobody should approve what they could not read
 	p.heading("Next")
 	if a.Status == tine.ApprovalPending {
-		id := p.screen.approvalID(a)
-		fmt.Fprintf(p.w, "%stine approval grant %s\n%stine approval deny %s --reason TEXT\n", indent, id, indent, id)
+		for _, command := range deciding(p.screen, a)[1:] {
+			fmt.Fprintln(p.w, indent+command)
+		}
 		return
 	}
 	fmt.Fprintf(p.w, "%stine exec get %s\n", indent, p.screen.id(a.ExecutionID))

@@ -208,7 +208,7 @@ func approvalFailure(err error) (failure, bool) {
 	switch {
 	case errors.As(err, &missing):
 		f.exit, f.code = exitNotFound, "approval_not_found"
-		f.hint = `"tine approval ls" lists the pending ones`
+		f.hint = `"tine approval ls" lists the pending ones, and with --execution all those of one execution`
 	case errors.As(err, &decided):
 		f.exit, f.code = exitFailed, "approval_decided"
 		f.hint = fmt.Sprintf("%q shows it", "tine approval get "+decided.Approval.ID)

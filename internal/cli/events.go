@@ -126,7 +126,7 @@ func eventWriter(f *factory, w io.Writer) func(tine.Event) error {
 		return func(e tine.Event) error { return writeJSON(w, e) }
 	}
 	t := table{screen: f.screen(), columns: eventColumns()}
-	for i, width := range []int{4, len("15:04:05.000"), len("resource.checkpointed"), narrowest} {
+	for i, width := range []int{4, len("15:04:05.000"), len("step.awaiting_approval"), narrowest} {
 		t.columns[i].width = width
 	}
 	d := newDescriber()

@@ -263,14 +263,24 @@ func (p page) pending(pending []tine.PendingActivity) {
 	t.write(p.w)
 }
 
+// deciding are the commands that decide an approval, once one has looked at it.
+func deciding(s screen, a *tine.Approval) []string {
+	id, by := s.approvalID(a), ""
+	if len(a.Approvers) > 0 {
+		by = " --by NAME"
+	}
+	return []string{
+		"tine approval get " + id, "tine approval grant " + id + by, "tine approval deny " + id + by + " --reason TEXT",
+	}
+}
+
 // suggestions are the commands one may want next.
 func suggestions(s screen, e *tine.Execution) []string {
 	id := s.id(e.ID)
 	commands := []string{"tine exec events " + id}
 	switch {
 	case len(e.Approvals) > 0:
-		asked := s.approvalID(e.Approvals[0])
-		commands = []string{"tine approval get " + asked, "tine approval grant " + asked, "tine exec watch " + id}
+		commands = append(deciding(s, e.Approvals[0]), "tine exec watch "+id)
 	case !e.Closed():
 		commands = []string{"tine exec watch " + id, "tine exec cancel " + id}
 	case e.Status == tine.StatusFailed:

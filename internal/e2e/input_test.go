@@ -5,8 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/workflow"
 
@@ -337,4 +340,37 @@ func TestExistingID(t *testing.T) {
 	}, patience, 100_000_000)
 	_, err = b.Resolve(t.Context(), "no-such-execution")
 	require.ErrorAs(t, err, new(*tine.NotFoundError))
+}
+
+// TestListIsNewestFirst mixes open executions with closed ones, which Temporal lists apart.
+func TestListIsNewestFirst(t *testing.T) {
+	t.Parallel()
+	agent := "listed-" + uuid.NewString()
+	b := setup(t, withItems(func(driver *directory.Driver) []worker.Item {
+		return append(script.Items(driver, script.Echo{}), worker.Agent(agent, script.Script))
+	}))
+	create := func(op string) string {
+		input := json.RawMessage(`{"ops":[` + op + `]}`)
+		e, err := b.Create(t.Context(), tine.CreateRequest{Agent: agent, Input: input})
+		require.NoError(t, err)
+		return e.ID
+	}
+	var want []string
+	for range 3 {
+		open := create(`{"op":"signal","name":"go"}`)
+		done := create(`{"op":"step","name":"uuid"}`)
+		b.end(t, done)
+		want = append([]string{done, open}, want...)
+	}
+	for limit := 1; limit <= len(want); limit++ {
+		require.Eventually(t, func() bool {
+			found, err := b.List(t.Context(), tine.ListOptions{Agent: agent, Limit: limit})
+			require.NoError(t, err)
+			got := []string{}
+			for _, e := range found {
+				got = append(got, e.ID)
+			}
+			return slices.Equal(want[:limit], got)
+		}, patience, 100*time.Millisecond)
+	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -478,9 +479,96 @@ func TestDecideWithoutWorker(t *testing.T) {
 	var none *tine.NoWorkerError
 	require.ErrorAs(t, err, &none)
 	require.Len(t, b.waiting(t, e, 1), 1)
-	require.NoError(t, b.Cancel(t.Context(), e))
 	b.start(t)
+	// The server may still have the decision, and gives it to the worker that comes up.
+	b.waiting(t, e, 1)
+	time.Sleep(time.Second)
+	require.Len(t, b.waiting(t, e, 1), 1, "what was said not to be decided is not")
+	_, err = b.Deny(t.Context(), a.ID, tine.ApprovalDecision{By: "alice"})
+	require.NoError(t, err)
 	b.end(t, e)
+	require.Empty(t, b.lines(t))
+}
+
+// TestManyWait: what one workflow task asks for must fit into its answer.
+func TestManyWait(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1000)
+	b := setup(t, withPolicy(t, `
+default_action: allow
+rules:
+  - id: ask
+    when: {target: tally}
+    then: {decision: require_approval, reason: `+long+`, approval_config: {message: `+long+`}}
+`))
+	const count = 300
+	ops := make([]op, count)
+	for i := range ops {
+		ops[i] = b.tally(fmt.Sprint(i))
+	}
+	e := b.create(t, parallel(ops...))
+	pending := b.waiting(t, e, count)
+	require.Len(t, b.eventuallyListed(t, e, count), count)
+	b.grant(t, pending[count-1].ID, "")
+	require.NoError(t, b.Cancel(t.Context(), e))
+	log := b.end(t, e)
+	require.Equal(t, tine.StatusCancelled, log.Execution().Status)
+	require.Empty(t, b.eventuallyListed(t, e, 0))
+}
+
+// TestForkOfRefusals: a fork's handler gets the refusals that its source's got.
+func TestForkOfRefusals(t *testing.T) {
+	t.Parallel()
+	b := setup(t, withPolicy(t, limits))
+	log := b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), step("uuid"))
+	fork := b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: int64(len(log.Events())) - 1})
+	require.JSONEq(t, string(log.Execution().Output), string(fork.Execution().Output))
+	require.Nil(t, fork.Execution().Divergence)
+	require.Equal(t, "rate_limited", fork.Steps()[2].Status)
+	again := b.fork(t, tine.ForkRequest{ExecutionID: id(fork), AtSeq: int64(len(fork.Events())) - 1})
+	require.JSONEq(t, string(log.Execution().Output), string(again.Execution().Output))
+	require.Equal(t, []string{"a", "b"}, b.lines(t))
+}
+
+// TestPoliciesOfForks has workers that allow forks no policy, or none that allows more.
+func TestPoliciesOfForks(t *testing.T) {
+	t.Parallel()
+	const own = "default_action: allow"
+	for _, test := range []struct {
+		mode       worker.ForkPolicy
+		rule, more string // that decide a tally, and a ledger
+	}{
+		{worker.ForkPolicyReplaces, "default", "default"},
+		{worker.ForkPolicyBoth, "no-tally", "default"},
+		{worker.ForkPolicyRefused, "bundle-error", "bundle-error"},
+	} {
+		t.Run("mode "+string(test.mode), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, withPolicy(t, `
+default_action: allow
+rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
+`), withOptions(func(o *worker.Options) { o.ForkPolicy = test.mode }))
+			log := b.run(t, b.tally("a"), b.ledger("b"))
+			fork := b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: 1, Policy: brought(t, own)})
+			require.Equal(t, test.rule, fork.Steps()[0].RuleID)
+			require.Equal(t, test.more, fork.Steps()[1].RuleID)
+			require.NotEmpty(t, fork.Steps()[0].PolicyDigest)
+		})
+	}
+}
+
+// TestPolicyThatIsNoOtherOnes: a fork that names another policy's digest must not get that one.
+func TestPolicyThatIsNoOtherOnes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	log := b.run(t, b.tally("a"))
+	claimed := brought(t, "default_action: deny")
+	forged := &tine.PolicyBundle{Digest: claimed.Digest, Files: brought(t, "default_action: allow").Files}
+	fork := b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: 1, Policy: forged})
+	require.Equal(t, protocol.RuleBundleError, fork.Steps()[0].RuleID)
+	fork = b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: 1, Policy: claimed})
+	require.Equal(t, protocol.RuleDefault, fork.Steps()[0].RuleID)
+	require.Equal(t, "denied", fork.Steps()[0].Status)
 }
 
 func TestCancelWhileWaiting(t *testing.T) {

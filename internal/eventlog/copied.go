@@ -93,6 +93,11 @@ func (p *Projector) copiedStep(s stamp, rec *protocol.PrefixRecord) error {
 		outcome = *rec.Outcome
 	}
 	switch rec.Type {
+	case StepRateLimited:
+		if rec.Limited == nil {
+			return errors.New("the record does not say what refused the step")
+		}
+		return p.limit(s, step, *rec.Limited)
 	case StepAllowed:
 		return p.allow(s, step, decision)
 	case StepAwaitingApproval:

@@ -107,7 +107,7 @@ func requireForks(t *testing.T, log *eventlog.Log) {
 	t.Helper()
 	for seq := log.LatestSeq(); seq > 0; seq -= 5 {
 		fork := forkOf(t, log, seq, 1<<20).log()
-		requireSame(t, copiedSteps(log, seq), seqless(fork.Steps), "steps of the fork")
+		requireSame(t, forkSteps(log, seq), seqless(fork.Steps), "steps of the fork")
 		require.Equal(t, log.Covered(seq), fork.Covered(fork.LatestSeq()), "coverage at %d", seq)
 	}
 }

@@ -11,8 +11,12 @@ func (p *Projector) limit(s stamp, step *Step, l protocol.Limited) error {
 	step.RuleID, step.Reason, step.PolicyDigest = l.RuleID, l.Reason, l.PolicyDigest
 	p.become(step, StepStatusLimited)
 	step.ParkedUntil = l.Until
+	about := subject{step: step}
+	if l.Until == nil {
+		about.refused = &l
+	}
 	payload := limitedPayload{decisionPayload: step.decisionPayload(), Until: l.Until}
-	_, err := p.emit(s, StepRateLimited, payload, subject{step: step})
+	_, err := p.emit(s, StepRateLimited, payload, about)
 	return err
 }
 

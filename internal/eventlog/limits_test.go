@@ -261,7 +261,17 @@ func TestLimitsInForks(t *testing.T) {
 	h.propose(refused, allow)
 	h.limit(refused, nil)
 	source := h.log()
-	requirePrefix(t, source, source.LatestSeq(), all(parked, eventlog.StepSucceeded)...)
+	copied := append(all(parked, eventlog.StepSucceeded),
+		eventlog.StepProposed+" "+refused.ID[:4], eventlog.StepRateLimited+" "+refused.ID[:4])
+	requirePrefix(t, source, source.LatestSeq(), copied...)
+
+	// A refused step that the fork asks for again is its own.
+	fork := forkOf(t, source, source.LatestSeq(), 0)
+	require.Equal(t, eventlog.StepStatusLimited, fork.log().Steps[1].Status)
+	fork.settle(record(refused, allow))
+	step := fork.log().Steps[1]
+	require.Equal(t, protocol.Allow, step.Decision)
+	require.False(t, step.Replayed)
 }
 
 func TestLimiterIsNoStep(t *testing.T) {

@@ -53,6 +53,8 @@ type subject struct {
 	resource *Resource
 	// decision is that of a step.awaiting_approval event: the step has its final one.
 	decision *protocol.Decision
+	// refused is the rate limit's refusal of a step.rate_limited event.
+	refused *protocol.Limited
 	// ref is the checkpoint that a resource.initialized event names.
 	ref string
 }

@@ -37,7 +37,15 @@ func (l *Log) Prefix(atSeq int64) ([]protocol.PrefixRecord, error) {
 func (l *Log) copiedEvents(atSeq int64) ([]protocol.PrefixRecord, seqMap) {
 	var records []protocol.PrefixRecord
 	var seqs seqMap
+	refused := l.refusedBy(atSeq)
 	for i := range l.Events[:atSeq] {
+		if step := l.subjects[i].step; step != nil && refused[step] && !step.copiedAt(atSeq) {
+			if rec, ok := copyRefusal(&l.Events[i], l.subjects[i]); ok {
+				records = append(records, rec)
+				seqs = append(seqs, l.Events[i].Seq)
+			}
+			continue
+		}
 		rec, ok := copyEvent(&l.Events[i], l.subjects[i], atSeq)
 		if ok {
 			records = append(records, rec)
@@ -47,16 +55,45 @@ func (l *Log) copiedEvents(atSeq int64) ([]protocol.PrefixRecord, seqMap) {
 	return records, seqs
 }
 
+// refusedBy are the steps that a rate limit has refused up to an event.
+func (l *Log) refusedBy(atSeq int64) map[*Step]bool {
+	refused := map[*Step]bool{}
+	for _, about := range l.subjects[:atSeq] {
+		if about.refused != nil {
+			refused[about.step] = true
+		}
+	}
+	return refused
+}
+
+// copyRefusal copies what a fork has of a step that was only ever refused: its handler may have
+// gone another way for that.
+func copyRefusal(ev *Event, about subject) (protocol.PrefixRecord, bool) {
+	rec := protocol.PrefixRecord{Type: ev.Type, At: ev.OccurredAt, StepID: about.step.StepID}
+	switch {
+	case ev.Type == StepProposed:
+		rec.Step = about.step.prefix()
+		rec.Step.Decision, rec.Step.Attempts = nil, 0 // of later
+	case about.refused != nil:
+		rec.Limited = about.refused
+	default:
+		return rec, false
+	}
+	return rec, true
+}
+
 func copyEvent(ev *Event, about subject, atSeq int64) (protocol.PrefixRecord, bool) {
 	rec := protocol.PrefixRecord{Type: ev.Type, At: ev.OccurredAt}
 	switch {
-	case ev.Type == StepRateLimited: // the fork does not wait again
+	case ev.Type == StepRateLimited && about.refused == nil: // the fork does not wait again
 		return rec, false
 	case about.step != nil && about.step.copiedAt(atSeq):
 		rec.StepID = about.step.StepID
 		switch ev.Type {
 		case StepProposed:
 			rec.Step = about.step.prefix()
+		case StepRateLimited:
+			rec.Limited = about.refused
 		case StepAwaitingApproval:
 			rec.Decision = about.decision
 		case StepSucceeded, StepFailed, StepDenied:

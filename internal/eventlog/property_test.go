@@ -482,7 +482,7 @@ func TestPropertyFork(t *testing.T) {
 
 		require.Equal(t, protocol.StatusRunning, log.Status)
 		require.Equal(t, eventlog.ExecutionStarted, log.Events[log.LatestSeq()-1].Type)
-		requireSame(t, copiedSteps(source, at), seqless(log.Steps), "steps of the fork")
+		requireSame(t, forkSteps(source, at), seqless(log.Steps), "steps of the fork")
 		requireResources(t, source, at, plan, log)
 		requireSame(t, source.Covered(at), log.Covered(log.LatestSeq()), "covered")
 		require.Empty(t, log.Approvals)
@@ -518,6 +518,33 @@ func copiedSteps(source *eventlog.Log, at int64) []eventlog.Step {
 		return s.SettledSeq == 0 || s.SettledSeq > at || s.Status == eventlog.StepStatusCancelled
 	})
 	return seqless(copied)
+}
+
+// forkSteps are the steps in the log of a fork at a seq: the copied ones, and those that a rate
+// limit had refused, as it left them.
+func forkSteps(source *eventlog.Log, at int64) []eventlog.Step {
+	refusals := map[string]protocol.Limited{}
+	for _, ev := range source.Events[:at] {
+		if p := limitOf(ev); p.refusal {
+			refusals[p.StepID] = p.Limited
+		}
+	}
+	var steps []*eventlog.Step
+	for _, s := range source.Steps {
+		refusal, refused := refusals[s.StepID]
+		switch {
+		case s.SettledSeq != 0 && s.SettledSeq <= at && s.Status != eventlog.StepStatusCancelled:
+			steps = append(steps, s)
+		case refused:
+			steps = append(steps, &eventlog.Step{
+				StepID: s.StepID, Kind: s.Kind, Target: s.Target, Occurrence: s.Occurrence,
+				Args: s.Args, ArgsHash: s.ArgsHash, Idempotency: s.Idempotency, Resources: s.Resources,
+				Status: eventlog.StepStatusLimited,
+				RuleID: refusal.RuleID, Reason: refusal.Reason, PolicyDigest: refusal.PolicyDigest,
+			})
+		}
+	}
+	return seqless(steps)
 }
 
 // seqless are steps as they are in any log: without their seqs.
@@ -639,16 +666,35 @@ func copiedSeqs(source *eventlog.Log, at int64) []int64 {
 	for _, s := range copiedSteps(source, at) {
 		copied[s.StepID] = true
 	}
+	refused := map[string]bool{}
+	for _, ev := range source.Events[:at] {
+		if p := limitOf(ev); p.refusal {
+			refused[p.StepID] = true
+		}
+	}
 	var seqs []int64
 	for _, ev := range source.Events[:at] {
-		var p struct {
-			StepID string `json:"step_id"`
-		}
-		_ = json.Unmarshal(ev.Payload, &p) // other events have no step
-		if copied[p.StepID] && strings.HasPrefix(ev.Type, "step.") && ev.Type != eventlog.StepRateLimited ||
-			ev.Type == eventlog.ResourceRegistered || ev.Type == eventlog.ResourceInitialized {
+		p := limitOf(ev)
+		switch {
+		case copied[p.StepID] && strings.HasPrefix(ev.Type, "step.") && ev.Type != eventlog.StepRateLimited,
+			p.refusal, refused[p.StepID] && ev.Type == eventlog.StepProposed,
+			ev.Type == eventlog.ResourceRegistered, ev.Type == eventlog.ResourceInitialized:
 			seqs = append(seqs, ev.Seq)
 		}
 	}
 	return seqs
+}
+
+// limitedEvent is the step of an event, and what a rate limit did to it.
+type limitedEvent struct {
+	StepID string `json:"step_id"`
+	protocol.Limited
+	refusal bool
+}
+
+func limitOf(ev eventlog.Event) limitedEvent {
+	var p limitedEvent
+	_ = json.Unmarshal(ev.Payload, &p) // other events have no step
+	p.refusal = ev.Type == eventlog.StepRateLimited && p.Until == nil
+	return p
 }

@@ -80,6 +80,7 @@ func (p *Projector) record(s stamp, rec protocol.StepRecord, data markerData) er
 	if err != nil || step.settled() {
 		return err
 	}
+	step.Replayed = false // also if a refusal of it was copied
 	switch a := p.pending[step.StepID]; {
 	case a != nil && rec.Closed != nil:
 		return p.expired(s, a, rec.Closed.Rationale)

@@ -46,7 +46,16 @@ const (
 	TypeApprovalDecided    = "tine.ApprovalDecided"    // somebody has decided already, or it has expired
 	TypeApproverNotAllowed = "tine.ApproverNotAllowed" // the rule lists others
 	TypeApprovalChanged    = "tine.ApprovalChanged"    // the decider has seen something else
+	TypeVerdictVoid        = "tine.VerdictVoid"        // the decider has given up by now
+
+	TypeLimiter = "tine.Limiter" // a shared rate limit that can never be applied
 )
+
+// Is reports whether err has one of the types above.
+func Is(err error, kind string) bool {
+	var app *temporal.ApplicationError
+	return errors.As(err, &app) && app.Type() == kind
+}
 
 // IsCancelled reports whether err says that a step was cancelled.
 func IsCancelled(err error) bool {

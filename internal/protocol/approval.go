@@ -109,6 +109,9 @@ type ApprovalVerdict struct {
 	StepID       string `json:"step_id,omitempty"`
 	ArgsHash     string `json:"args_hash,omitempty"`
 	PolicyDigest string `json:"policy_digest,omitempty"`
+	// ValidUntil is when the verdict is void. The decider has given up waiting by then, and may
+	// have told somebody that nothing was decided.
+	ValidUntil *time.Time `json:"valid_until,omitempty"`
 }
 
 // ApprovalDecided is the result of UpdateGrant and UpdateDeny.
@@ -145,14 +148,28 @@ func (d Decision) Approved(status, rationale string) Decision {
 
 // Guarded is what becomes of a decision on an effect that the source of a fork has had: where
 // the policy allows it, a person is asked.
-func (d Decision) Guarded() Decision {
+func (d Decision) Guarded(source string) Decision {
 	if d.Decision != Allow {
 		return d
 	}
+	var config *ApprovalConfig
 	return Decision{
-		Decision: RequireApproval, RuleID: RuleForkEffect, Reason: ReasonEffect,
-		PolicyDigest: d.PolicyDigest, Approval: &ApprovalConfig{},
+		Decision: RequireApproval, RuleID: RuleForkEffect, Reason: ReasonEffect, PolicyDigest: d.PolicyDigest,
+		Approval: config.Saying("execution " + source + ", which this one was forked from, has done this since the fork point; it may happen twice"),
 	}
+}
+
+// Saying is the configuration with one more thing to tell those who decide.
+func (c *ApprovalConfig) Saying(text string) *ApprovalConfig {
+	said := ApprovalConfig{}
+	if c != nil {
+		said = *c
+	}
+	if said.Message != "" {
+		text = said.Message + "\n" + text
+	}
+	said.Message = text
+	return &said
 }
 
 // Window is the time that the decision's approval is open for, from now on.

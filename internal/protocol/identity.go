@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
+	"strings"
 )
 
 // stepIDBytes is how much of the hash a step id keeps. An execution has at most millions
@@ -127,3 +129,20 @@ func StepID(kind, target, argsHash string, occurrence int) string {
 	h.Write(n[:])
 	return hex.EncodeToString(h.Sum(nil)[:stepIDBytes])
 }
+
+// LimiterID is the Workflow ID of the limiter that keeps the bucket of a rule, for the names that
+// share it. Names may have any characters, and a Workflow ID may have 1,000 bytes.
+func LimiterID(scope string, names ...string) string {
+	escaped := make([]string, len(names))
+	for i, name := range names {
+		escaped[i] = url.PathEscape(name)
+	}
+	id := strings.Join(escaped, "/")
+	if len(id) > maxLimiterID {
+		sum := sha256.Sum256([]byte(id))
+		id = hex.EncodeToString(sum[:])
+	}
+	return "tine-limiter/" + scope + "/" + id
+}
+
+const maxLimiterID = 500

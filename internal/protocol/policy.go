@@ -16,6 +16,27 @@ type Decision struct {
 	// RateLimit and Budget bound how often and for how much the decision holds.
 	RateLimit *RateLimit `json:"rate_limit,omitempty"`
 	Budget    *Budget    `json:"budget,omitempty"`
+	// Parts are what the halves of a policy decide, where any of them has a limit. Each limit
+	// goes by its own half, so all of them apply, and then the halves are combined.
+	Parts []Decision `json:"parts,omitempty"`
+}
+
+// Bounds of a decision's texts, in bytes. They stand in histories, memos and approvals, and a
+// policy may quote a step's arguments in them.
+const (
+	MaxReason    = 1000
+	MaxRuleID    = 128
+	MaxApprovers = 50
+	MaxApprover  = 256
+)
+
+// Limited reports whether limits have yet to be applied to the decision. That is the workflow's
+// part: it knows what came before.
+func (d Decision) Limited() bool {
+	if len(d.Parts) > 0 {
+		return true
+	}
+	return !d.RateLimit.Unlimited() || d.Budget != nil && d.Decision != Deny
 }
 
 // ApprovalConfig says who may approve a step, and until when.

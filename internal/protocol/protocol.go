@@ -62,7 +62,19 @@ type Begin struct {
 	PolicyDigest string `json:"policy_digest,omitempty"`
 	// Unrestricted says that it has none, so that all steps are allowed.
 	Unrestricted bool `json:"unrestricted,omitempty"`
+	// Revision is that of the workflow code which began the execution. It goes on as that
+	// did, so that histories replay.
+	Revision int `json:"revision,omitempty"`
 }
+
+// Revisions of the workflow code. What a later one does otherwise depends on Begin.Revision.
+const (
+	// RevisionCoalesced lists pending approvals at most once a workflow task, and lets a step
+	// whose turn will not come, or that was refused, end without one.
+	RevisionCoalesced = 1
+
+	Revision = RevisionCoalesced
+)
 
 // Step identifies one recorded effect and says how it was declared.
 type Step struct {
@@ -152,6 +164,8 @@ type DecideRequest struct {
 	Indeterminate bool `json:"indeterminate,omitempty"`
 	// Decided is the final decision of a local step that only has to run.
 	Decided *Decision `json:"decided,omitempty"`
+	// Now is the workflow's time. An approval expires by that clock, whatever the worker's says.
+	Now time.Time `json:"now,omitzero"`
 }
 
 // LimitRequest is the input of ActivityLimit, which takes a token from a bucket that executions
@@ -274,6 +288,8 @@ type PrefixRecord struct {
 	Outcome *Outcome    `json:"outcome,omitempty"`
 	// Decision is that of the event, where the step's final one is another.
 	Decision *Decision `json:"decision,omitempty"`
+	// Limited is the refusal of a step.rate_limited event. The fork's handler gets it again.
+	Limited *Limited `json:"limited,omitempty"`
 	// Key names the resource of a resource.* event.
 	Key        string            `json:"key,omitempty"`
 	Resource   *PrefixResource   `json:"resource,omitempty"`

@@ -12,11 +12,15 @@ const summaryLimit = 200
 
 // OneLine makes a summary of text: white space folded, and cut where it is too long.
 func OneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= summaryLimit {
+	return Cut(strings.Join(strings.Fields(text), " "), summaryLimit)
+}
+
+// Cut is what of text fits into size bytes, with an ellipsis behind it if that is not all.
+func Cut(text string, size int) string {
+	if len(text) <= size {
 		return text
 	}
-	cut := summaryLimit
+	cut := size
 	for cut > 0 && !utf8.RuneStart(text[cut]) {
 		cut--
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/tinerun/tine/resources"
@@ -15,7 +16,8 @@ import (
 
 // Memory is a driver whose resources are maps of strings in this process. Its
 // configuration is {"initial": {"name": "value"}, "coverage_reuse": true}; both fields
-// may be left out. Make one with NewMemory; it is safe for concurrent use.
+// may be left out. Make one with NewMemory; it is safe for concurrent use. It has all
+// optional interfaces but resources.Placer; being paused is only a mark.
 //
 // To inject faults, embed a *Memory and override a method.
 type Memory struct {
@@ -25,14 +27,21 @@ type Memory struct {
 }
 
 var (
-	_ resources.Driver[*Values] = (*Memory)(nil)
-	_ resources.CoverageReuser  = (*Memory)(nil)
+	_ resources.Driver[*Values]   = (*Memory)(nil)
+	_ resources.CoverageReuser    = (*Memory)(nil)
+	_ resources.Pauser            = (*Memory)(nil)
+	_ resources.Destroyer         = (*Memory)(nil)
+	_ resources.CheckpointDeleter = (*Memory)(nil)
+	_ resources.Lister            = (*Memory)(nil)
 )
 
 // Values is the handle of a Memory. It is safe for concurrent use.
 type Values struct {
+	owner resources.Owner
+
 	mu     sync.Mutex
 	values map[string]string
+	paused bool
 }
 
 // NewMemory returns a driver without resources.
@@ -44,6 +53,7 @@ func NewMemory() *Memory {
 func (v *Values) Get(name string) (value string, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.paused = false
 	value, ok = v.values[name]
 	return value, ok
 }
@@ -52,6 +62,7 @@ func (v *Values) Get(name string) (value string, ok bool) {
 func (v *Values) Set(name, value string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.paused = false
 	v.values[name] = value
 }
 
@@ -59,6 +70,7 @@ func (v *Values) Set(name, value string) {
 func (v *Values) Delete(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.paused = false
 	delete(v.values, name)
 }
 
@@ -66,7 +78,15 @@ func (v *Values) Delete(name string) {
 func (v *Values) All() map[string]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.paused = false
 	return maps.Clone(v.values)
+}
+
+// Paused reports whether the values are paused. Any other use resumes them.
+func (v *Values) Paused() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.paused
 }
 
 type memoryConfig struct {
@@ -113,7 +133,7 @@ func (m *Memory) Create(ctx context.Context, req resources.CreateRequest) (*Valu
 			return nil, nil, fmt.Errorf("create values: %w: %q", resources.ErrCheckpointUnavailable, req.Checkpoint)
 		}
 	}
-	created := &Values{values: map[string]string{}}
+	created := &Values{owner: req.Owner, values: map[string]string{}}
 	maps.Copy(created.values, initial)
 	m.values[name] = created
 	return created, binding, nil
@@ -121,17 +141,66 @@ func (m *Memory) Create(ctx context.Context, req resources.CreateRequest) (*Valu
 
 // Open returns the values that a binding names.
 func (m *Memory) Open(_ context.Context, raw json.RawMessage) (*Values, error) {
+	values, err := m.find(raw)
+	if err != nil {
+		return nil, fmt.Errorf("open values: %w", err)
+	}
+	values.mu.Lock()
+	defer values.mu.Unlock()
+	values.paused = false
+	return values, nil
+}
+
+func (m *Memory) find(raw json.RawMessage) (*Values, error) {
 	var binding memoryBinding
 	if err := json.Unmarshal(raw, &binding); err != nil {
-		return nil, fmt.Errorf("open values: %w: %w", resources.ErrGone, err)
+		return nil, fmt.Errorf("%w: %w", resources.ErrGone, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	values, ok := m.values[binding.Values]
 	if !ok {
-		return nil, fmt.Errorf("open values: %w: %q", resources.ErrGone, binding.Values)
+		return nil, fmt.Errorf("%w: %q", resources.ErrGone, binding.Values)
 	}
 	return values, nil
+}
+
+// Pause marks the values that a binding names as paused.
+func (m *Memory) Pause(_ context.Context, raw json.RawMessage) error {
+	values, err := m.find(raw)
+	if err != nil {
+		return fmt.Errorf("pause values: %w", err)
+	}
+	values.mu.Lock()
+	defer values.mu.Unlock()
+	values.paused = true
+	return nil
+}
+
+// Destroy removes the values that a binding names.
+func (m *Memory) Destroy(_ context.Context, raw json.RawMessage) error { return m.Lose(raw) }
+
+// DeleteCheckpoint removes a copy.
+func (m *Memory) DeleteCheckpoint(_ context.Context, ref string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.checkpoints, ref)
+	return nil
+}
+
+// List returns all values.
+func (m *Memory) List(context.Context) ([]resources.Listed, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []resources.Listed
+	for _, name := range slices.Sorted(maps.Keys(m.values)) {
+		binding, err := json.Marshal(memoryBinding{Values: name})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, resources.Listed{Owner: m.values[name].owner, Binding: binding})
+	}
+	return all, nil
 }
 
 // Checkpoint keeps a copy of the values. Equal values have equal references.

@@ -39,7 +39,8 @@ type Hooks[H any] struct {
 }
 
 // Run checks that the drivers newDriver returns keep the contract of
-// resources.Driver. It calls newDriver for each check, which is a subtest.
+// resources.Driver, and of the optional interfaces they implement. It calls newDriver
+// for each check, which is a subtest.
 func Run[H any](t *testing.T, newDriver func(t *testing.T) resources.Driver[H], hooks Hooks[H]) {
 	t.Helper()
 	if hooks.Write == nil || hooks.Read == nil || hooks.UnknownBinding == nil {
@@ -65,6 +66,10 @@ func Run[H any](t *testing.T, newDriver func(t *testing.T) resources.Driver[H], 
 		{"concurrent Creates of one owner", (*suite[H]).concurrentCreates},
 		{"cancelled context", (*suite[H]).cancelledContext},
 		{"another worker", (*suite[H]).anotherWorker},
+		{"Pause", (*suite[H]).pause},
+		{"Destroy", (*suite[H]).destroy},
+		{"DeleteCheckpoint", (*suite[H]).deleteCheckpoint},
+		{"List", (*suite[H]).list},
 	}
 	for _, c := range checks {
 		t.Run(c.name, func(t *testing.T) {
@@ -365,4 +370,107 @@ func (s *suite[H]) anotherWorker() {
 	other.write(fork, "more", "fork")
 	forkOfFork, _ := s.create(owner("c"), other.checkpoint(fork))
 	s.requireValue(forkOfFork, "more", "fork")
+}
+
+// optional skips a check of an interface that the driver does not implement.
+func optional[I any, H any](s *suite[H]) I {
+	s.Helper()
+	implementation, ok := s.driver.(I)
+	if !ok {
+		s.Skipf("the driver is no %T", (*I)(nil))
+	}
+	return implementation
+}
+
+func (s *suite[H]) pause() {
+	pauser := optional[resources.Pauser](s)
+	handle, binding := s.create(owner("a"), "")
+	s.write(handle, "name", "value")
+	pause := func() {
+		require.NoError(s, pauser.Pause(s.Context(), binding))
+		require.NoError(s, pauser.Pause(s.Context(), binding), "pausing a paused resource does nothing")
+	}
+
+	pause()
+	s.requireValue(handle, "name", "value")
+	pause()
+	s.write(handle, "more", "value")
+	pause()
+	s.requireValue(s.open(binding), "more", "value")
+	pause()
+	_, again := s.create(owner("a"), "")
+	require.JSONEq(s, string(binding), string(again), "Create must find what is paused")
+	pause()
+	fork, _ := s.create(owner("b"), s.checkpoint(handle))
+	s.requireValue(fork, "more", "value")
+
+	require.ErrorIs(s, pauser.Pause(s.Context(), s.UnknownBinding), resources.ErrGone)
+}
+
+func (s *suite[H]) destroy() {
+	destroyer := optional[resources.Destroyer](s)
+	handle, binding := s.create(owner("a"), "")
+	s.write(handle, "name", "value")
+	ref := s.checkpoint(handle)
+	other, _ := s.create(owner("b"), "")
+	s.write(other, "name", "other")
+
+	require.NoError(s, destroyer.Destroy(s.Context(), binding))
+	_, err := s.driver.Open(s.Context(), binding)
+	require.ErrorIs(s, err, resources.ErrGone)
+	require.NoError(s, destroyer.Destroy(s.Context(), binding), "what is gone is no error")
+	require.NoError(s, destroyer.Destroy(s.Context(), s.UnknownBinding), "what is gone is no error")
+	s.requireValue(other, "name", "other")
+	fork, forkBinding := s.create(owner("c"), ref)
+	s.requireValue(fork, "name", "value")
+
+	if pauser, ok := s.driver.(resources.Pauser); ok {
+		require.NoError(s, pauser.Pause(s.Context(), forkBinding))
+		require.NoError(s, destroyer.Destroy(s.Context(), forkBinding))
+		require.ErrorIs(s, pauser.Pause(s.Context(), forkBinding), resources.ErrGone)
+	}
+}
+
+func (s *suite[H]) deleteCheckpoint() {
+	deleter := optional[resources.CheckpointDeleter](s)
+	handle, _ := s.create(owner("a"), "")
+	s.write(handle, "name", "old")
+	old := s.checkpoint(handle)
+	s.write(handle, "name", "new")
+	recent := s.checkpoint(handle)
+
+	require.NoError(s, deleter.DeleteCheckpoint(s.Context(), old))
+	_, _, err := s.driver.Create(s.Context(), s.request(owner("b"), old))
+	require.ErrorIs(s, err, resources.ErrCheckpointUnavailable)
+	require.NoError(s, deleter.DeleteCheckpoint(s.Context(), old), "what is gone is no error")
+	s.requireValue(handle, "name", "new")
+	fork, _ := s.create(owner("c"), recent)
+	s.requireValue(fork, "name", "new")
+}
+
+func (s *suite[H]) list() {
+	lister := optional[resources.Lister](s)
+	want := map[resources.Owner]string{}
+	for _, name := range []string{"a", "b & = + %"} {
+		_, binding := s.create(owner(name), "")
+		want[owner(name)] = string(binding)
+	}
+	listed := func() map[resources.Owner]string {
+		all, err := lister.List(s.Context())
+		require.NoError(s, err)
+		bindings := map[resources.Owner]string{}
+		for _, one := range all {
+			require.NotContains(s, bindings, one.Owner, "one resource an owner")
+			bindings[one.Owner] = string(one.Binding)
+		}
+		return bindings
+	}
+	got := listed()
+	for owner, binding := range want {
+		require.JSONEq(s, binding, got[owner], "binding of %+v", owner)
+	}
+	if destroyer, ok := s.driver.(resources.Destroyer); ok {
+		require.NoError(s, destroyer.Destroy(s.Context(), json.RawMessage(want[owner("a")])))
+		require.NotContains(s, listed(), owner("a"))
+	}
 }
