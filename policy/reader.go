@@ -9,9 +9,10 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // reader takes a policy document apart and collects all that is wrong with it.
@@ -40,12 +41,6 @@ const (
 	// maxInstructions takes some 100 MB. A few characters of a regular expression can stand for
 	// thousands.
 	maxInstructions = 1 << 20
-	// maxText, maxID, maxApprovers and maxApprover bound what a decision takes into histories,
-	// memos and the hands of agents. All but the number of approvers are in characters.
-	maxText      = 1000
-	maxID        = 128
-	maxApprovers = 50
-	maxApprover  = 256
 	// maxMerges is how deep mappings may be merged (<<) into mappings. One merged into itself
 	// has no end.
 	maxMerges = 16
@@ -232,38 +227,28 @@ func (r *reader) names(n *yaml.Node, what string) []string {
 	return names
 }
 
-// short refuses a text of more than most characters.
+// short refuses a text of more than most bytes.
 func (r *reader) short(n *yaml.Node, what, text string, most int) bool {
-	length := utf8.RuneCountInString(text)
-	if length > most {
-		r.problem(n, "%s has %d characters; at most %d are allowed", what, length, most)
+	if len(text) > most {
+		r.problem(n, "%s has %d bytes; at most %d are allowed", what, len(text), most)
 	}
-	return length <= most
+	return len(text) <= most
 }
 
 // prose gives a text for people. Rego may have quoted a step's arguments in it, so that it is
 // cut where it is too long.
 func (r *reader) prose(n *yaml.Node, what string) string {
 	text, ok := r.text(n, what)
-	if !ok || r.strict {
-		return cutText(text)
+	if ok && !r.strict {
+		r.short(n, what, text, protocol.MaxReason)
 	}
-	r.short(n, what, text, maxText)
-	return text
-}
-
-// cutText cuts a text that has more than maxText characters.
-func cutText(text string) string {
-	if len(text) <= maxText || utf8.RuneCountInString(text) <= maxText {
-		return text
-	}
-	return string([]rune(text)[:maxText-1]) + "…"
+	return protocol.Cut(text, protocol.MaxReason)
 }
 
 // id gives the id of a rule. It stands in a line of its own in logs and tables.
 func (r *reader) id(n *yaml.Node, what string) (id string, ok bool) {
 	id, ok = r.name(n, what)
-	if !ok || !r.short(n, what, id, maxID) {
+	if !ok || !r.short(n, what, id, protocol.MaxRuleID) {
 		return "", false
 	}
 	if strings.ContainsFunc(id, func(c rune) bool { return unicode.In(c, unicode.Cc, unicode.Zl, unicode.Zp) }) {
@@ -276,14 +261,14 @@ func (r *reader) id(n *yaml.Node, what string) (id string, ok bool) {
 // approvers gives the names of those who may decide an approval.
 func (r *reader) approvers(n *yaml.Node) []string {
 	items := r.list(n, "approvers")
-	if len(items) > maxApprovers {
-		r.problem(n, "approvers has %d names; at most %d are allowed", len(items), maxApprovers)
+	if len(items) > protocol.MaxApprovers {
+		r.problem(n, "approvers has %d names; at most %d are allowed", len(items), protocol.MaxApprovers)
 		return nil
 	}
 	var names []string
 	for _, item := range items {
 		const what = "an item of approvers"
-		if name, ok := r.name(item, what); ok && r.short(item, what, name, maxApprover) {
+		if name, ok := r.name(item, what); ok && r.short(item, what, name, protocol.MaxApprover) {
 			names = append(names, name)
 		}
 	}

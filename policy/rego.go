@@ -17,6 +17,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // program is a policy that its author wrote in Rego. Its input document is Input as JSON, and
@@ -203,7 +205,7 @@ func readDecision(value any) (Decision, error) {
 	for i, p := range r.problems {
 		messages[i] = p.Message
 	}
-	return Decision{}, errors.New(cutText(decisionQuery + " is not a decision: " + strings.Join(messages, "; ")))
+	return Decision{}, errors.New(protocol.Cut(decisionQuery+" is not a decision: "+strings.Join(messages, "; "), protocol.MaxReason))
 }
 
 // node makes a JSON value what YAML would have made of it, so that both are read alike.
@@ -251,7 +253,7 @@ func evaluate(ctx context.Context, query rego.PreparedEvalQuery, opts ...rego.Ev
 	case err != nil && ctx.Err() != nil:
 		return nil, false, fmt.Errorf("no decision in time: %w", ctx.Err())
 	case err != nil:
-		return nil, false, errors.New(cutText("evaluate the policy: " + err.Error())) // it may quote arguments
+		return nil, false, errors.New(protocol.Cut("evaluate the policy: "+err.Error(), protocol.MaxReason)) // it may quote arguments
 	case len(results) == 0:
 		return nil, false, nil
 	}

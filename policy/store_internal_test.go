@@ -400,7 +400,7 @@ func TestStoreDeniesWithinBounds(t *testing.T) {
 	b.settle()
 	decision, err := b.store.Decide(t.Context(), Input{AgentID: "writer"})
 	require.NoError(t, err)
-	require.LessOrEqual(t, len([]rune(decision.Reason)), maxText)
+	require.LessOrEqual(t, len(decision.Reason), protocol.MaxReason+len("…"))
 	decision, err = b.store.Decide(t.Context(), Input{AgentID: "gone"})
 	require.NoError(t, err)
 	require.Equal(t, "the policy of the agent cannot be used: gone.yaml: no such file or directory", decision.Reason)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // remindEvery is how often a problem that stays is told again: often enough to be found in
@@ -213,5 +215,5 @@ func (s *Store) refusal(p Problem) string {
 		p.File = filepath.Base(dir)
 	}
 	p.File = strings.TrimPrefix(p.File, dir+string(filepath.Separator))
-	return cutText("the policy of the agent cannot be used: " + p.String())
+	return protocol.Cut("the policy of the agent cannot be used: "+p.String(), protocol.MaxReason)
 }
