@@ -126,8 +126,20 @@ func printDecision(f *factory, d policy.Decision) {
 		fact("Timeout", brief(d.Approval.Timeout))
 		fact("Message", oneLine(d.Approval.Message))
 	}
-	fact("Rate limit", rateLimit(d.RateLimit))
-	fact("Budget", budget(d.Budget))
+	parts := d.Split()
+	for _, part := range parts {
+		by, approvers := "", ""
+		if len(parts) > 1 {
+			by = fmt.Sprintf(" (rule %s)", oneLine(part.RuleID))
+			approvers = approversOverBudget(part)
+		}
+		if limit := rateLimit(part.RateLimit); limit != "" {
+			fact("Rate limit", limit+by)
+		}
+		if spend := budget(part); spend != "" {
+			fact("Budget", spend+approvers+by)
+		}
+	}
 }
 
 // brief is a duration as people write it in a policy.
@@ -163,8 +175,17 @@ func rateLimit(l *policy.RateLimit) string {
 	return limit
 }
 
-func budget(b *policy.Budget) string {
-	if b == nil {
+// approversOverBudget are those of a part: the whole decision may not have any.
+func approversOverBudget(d policy.Decision) string {
+	if d.Budget == nil || d.Budget.OnExceed != policy.RequireApproval || d.Approval == nil || len(d.Approval.Approvers) == 0 {
+		return ""
+	}
+	return " of " + oneLine(strings.Join(d.Approval.Approvers, ", "))
+}
+
+func budget(d policy.Decision) string {
+	b := d.Budget
+	if b == nil || d.Decision == policy.Deny {
 		return ""
 	}
 	return fmt.Sprintf("%s of the %s, then %s", count(b.MaxTokens, "token", "tokens"),
