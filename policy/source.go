@@ -89,8 +89,8 @@ func ReadFiles(paths ...string) ([]Source, error) {
 	return files, nil
 }
 
-// FilesOf gives the paths of an agent's policy in a directory, which is read as Open reads it: those of the
-// agent's own policy, or else of the default one. There are none if it has neither.
+// FilesOf gives the paths of an agent's policy in a directory, which is read as Open reads it:
+// those of the agent's own policy, or else of the default one. There are none if it has neither.
 func FilesOf(dir, agentID string) ([]string, error) {
 	found, err := find(dir)
 	if err != nil {

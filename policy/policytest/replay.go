@@ -29,8 +29,8 @@ type Step struct {
 	Copied     bool
 	ForkPolicy bool
 	// Decision, RuleID and Reason are those of the first event that decided the step, so not
-	// what an approval made of it. Without a decision, RuleID and Reason are the step's, and it is left
-	// out.
+	// what an approval made of it. Without a decision, RuleID and Reason are the step's, and it is
+	// left out.
 	Decision string
 	RuleID   string
 	Reason   string
