@@ -78,6 +78,7 @@ which events are covered.`,
 	cmd.Flags().StringVar(&input, "input", "", "`JSON` to use instead of the source's input; - for stdin, @FILE")
 	cmd.Flags().StringVar(&opts.session, "session", "", "new `SESSION` that the fork belongs to")
 	cmd.Flags().StringArrayVar(&opts.policy.paths, "policy", nil, "`FILE` of a policy that decides instead of the worker's; may be\nrepeated, for rules and the Rego beside them, or be a directory\nwith a policy for the agent")
+	opts.policy.addFlags(cmd)
 	addChoice(cmd, &opts.effects, "effects", "guard, or policy: whether effects of the source need approval")
 	cmd.Flags().BoolVar(&opts.wait, "wait", false, "show the fork to its end")
 	return cmd
@@ -87,7 +88,7 @@ func runFork(ctx context.Context, opts *forkOptions) error {
 	request := tine.ForkRequest{AtSeq: opts.atSeq, ID: opts.id, TaskQueue: opts.taskQueue, Session: opts.session, Effects: opts.effects.value}
 	directory, err := opts.policy.directory()
 	if err == nil && directory == "" && len(opts.policy.paths) > 0 {
-		request.Policy, err = pack(ctx, opts.policy.paths)
+		request.Policy, err = opts.policy.pack(ctx, opts.policy.paths)
 	}
 	if err != nil {
 		return policyFailure(opts.f, err)
@@ -105,7 +106,7 @@ func runFork(ctx context.Context, opts *forkOptions) error {
 	}
 	request.ExecutionID = source
 	if directory != "" {
-		if request.Policy, err = ofAgent(ctx, c, source, directory); err != nil {
+		if request.Policy, err = opts.policy.ofAgent(ctx, c, source, directory); err != nil {
 			return policyFailure(opts.f, err)
 		}
 	}
@@ -120,7 +121,7 @@ func runFork(ctx context.Context, opts *forkOptions) error {
 }
 
 // ofAgent packs the policy that a directory has for the agent of an execution.
-func ofAgent(ctx context.Context, c executions, id, directory string) (*tine.PolicyBundle, error) {
+func (p *policyFiles) ofAgent(ctx context.Context, c executions, id, directory string) (*tine.PolicyBundle, error) {
 	source, err := c.Get(ctx, id)
 	if err != nil {
 		return nil, err
@@ -132,7 +133,7 @@ func ofAgent(ctx context.Context, c executions, id, directory string) (*tine.Pol
 	if len(paths) == 0 {
 		return nil, noPolicy(directory, source.AgentID)
 	}
-	return pack(ctx, paths)
+	return p.pack(ctx, paths)
 }
 
 func printFork(f *factory, fork *tine.Execution) {

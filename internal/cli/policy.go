@@ -138,12 +138,16 @@ func loadDirectory(ctx context.Context, path string, opts policy.Options) (*load
 
 // pack compiles a policy, so that an invalid one is refused here, and packs it for a fork: without
 // the directories of this machine.
-func pack(ctx context.Context, paths []string) (*tine.PolicyBundle, error) {
+func (p *policyFiles) pack(ctx context.Context, paths []string) (*tine.PolicyBundle, error) {
+	keys, err := p.readKeys()
+	if err != nil {
+		return nil, err
+	}
 	sources, err := readSources(paths)
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := policy.Compile(ctx, sources, policy.Options{})
+	bundle, err := policy.Compile(ctx, sources, policy.Options{VerificationKeys: keys})
 	if err != nil {
 		return nil, err
 	}
