@@ -61,6 +61,19 @@ func pausing(ctx workflow.Context, mode workflows.PauseMode) ([]bool, error) {
 	return paused, nil
 }
 
+func pausingItems(driver worker.Item) []worker.Item {
+	return []worker.Item{worker.Agent("pausing", pausing), worker.Tool(setting, set), worker.Tool(asking, set), driver}
+}
+
+// awaitEvent waits until the log has an event of a type.
+func (b *bench) awaitEvent(t *testing.T, id, typ string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		log, err := b.Log(t.Context(), id)
+		return err == nil && slices.Contains(types(log), typ)
+	}, patience, 50*time.Millisecond)
+}
+
 // gone has a driver that cannot pause what it has made.
 type gone struct{ *resourcetest.Memory }
 
@@ -87,9 +100,7 @@ func TestPause(t *testing.T) {
 			}
 			b := setup(t, withPolicy(t, "default_action: allow\nrules: [{id: ask, when: {target: ask}, then: {decision: require_approval}}]"),
 				withItems(func(*directory.Driver) []worker.Item {
-					return []worker.Item{
-						worker.Agent("pausing", pausing), worker.Tool(setting, set), worker.Tool(asking, set), driver,
-					}
+					return pausingItems(driver)
 				}))
 			input, err := json.Marshal(test.mode)
 			require.NoError(t, err)

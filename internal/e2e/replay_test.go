@@ -21,6 +21,7 @@ import (
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/examples/script"
 	"github.com/tinerun/tine/resources/directory"
+	"github.com/tinerun/tine/resources/resourcetest"
 	"github.com/tinerun/tine/worker"
 )
 
@@ -173,6 +174,30 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		b.restart(t, limits)
 		return id(b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), b.ledger("d"), b.ledger("e"), llm("one two three four"), llm("five")))
 	},
+	"approvals-at-once": func(t *testing.T, b *bench) string { // listed once a workflow task
+		b.restart(t, askForAppends)
+		e := b.create(t, parallel(b.ledger("a"), b.ledger("b"), b.ledger("c")))
+		pending := b.waiting(t, e, 3)
+		b.grant(t, pending[0].ID, "alice")
+		_, err := b.Deny(t.Context(), pending[1].ID, tine.ApprovalDecision{By: "bob"})
+		require.NoError(t, err)
+		b.grant(t, pending[2].ID, "alice")
+		return id(b.end(t, e))
+	},
+	"fork-refused": func(t *testing.T, b *bench) string {
+		b.restart(t, limits)
+		log := b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), step("uuid"))
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: log.Execution().LatestSeq - 1}))
+	},
+	"paused": func(t *testing.T, b *bench) string {
+		b.restart(t, "default_action: allow\nrules: [{id: ask, when: {target: ask}, then: {decision: require_approval}}]")
+		e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "pausing", Input: json.RawMessage(`"blocked"`)})
+		require.NoError(t, err)
+		a := b.waiting(t, e.ID, 1)[0]
+		b.awaitEvent(t, e.ID, "resource.paused")
+		b.grant(t, a.ID, "alice")
+		return id(b.end(t, e.ID))
+	},
 	"host-bound": func(t *testing.T, b *bench) string {
 		b.stop()
 		spec := b.spec()
@@ -186,7 +211,7 @@ func id(log *tine.Log) string { return log.Execution().ID }
 
 // replayItems are the agents whose histories are stored.
 func replayItems(driver *directory.Driver) []worker.Item {
-	return append(brokenItems(driver), worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
+	return append(append(brokenItems(driver), pausingItems(worker.Driver(resourcetest.NewMemory()))...), worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
 }
 
 func TestRecord(t *testing.T) {
