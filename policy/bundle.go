@@ -138,6 +138,9 @@ func (b *Bundle) Decide(ctx context.Context, in Input) (d Decision, err error) {
 			d = Decision{Decision: Deny, RuleID: protocol.RuleBundleError, Reason: err.Error()}
 		}
 		d.PolicyDigest = b.digest
+		for i := range d.Parts {
+			d.Parts[i].PolicyDigest = b.digest
+		}
 	}()
 	switch {
 	case b.rules == nil && b.program == nil:

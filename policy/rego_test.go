@@ -285,6 +285,10 @@ func TestRulesBesideRego(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, bundle.Digest(), d.PolicyDigest)
 				d.PolicyDigest = ""
+				for i := range d.Parts {
+					require.Equal(t, bundle.Digest(), d.Parts[i].PolicyDigest)
+					d.Parts[i].PolicyDigest = ""
+				}
 				got, err := json.Marshal(d)
 				require.NoError(t, err)
 				require.JSONEq(t, test.want, string(got))

@@ -44,8 +44,9 @@ type execution struct {
 	fatal error
 	// opening counts the resources that are being created.
 	opening int
-	// pausing says that resources are paused while approvals are pending.
-	pausing bool
+	// pausing says that resources are paused while approvals are pending, and underPause that one
+	// is being paused.
+	pausing, underPause bool
 	// running are the targets of the steps under way, in order, for the UI.
 	running []string
 }
@@ -72,7 +73,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		refused:       map[string][]int{},
 		indeterminate: map[string]bool{},
 		buckets:       map[string]*bucket{},
-		approvals:     approvals{byStep: map[string]*approval{}, listedAt: -1},
+		approvals:     approvals{byStep: map[string]*approval{}},
 		gate:          newGate(ctx),
 		resources:     newResourceSet(),
 		cancelled:     func() bool { return ctx.Err() != nil },
