@@ -155,6 +155,12 @@ func httpClient(given *http.Client) *http.Client {
 // ID returns "e2b".
 func (d *Driver) ID() string { return driverID }
 
+// String keeps the key out of logs that print the driver.
+func (d *Driver) String() string { return "E2B driver for " + d.apiURL }
+
+// GoString is String.
+func (d *Driver) GoString() string { return d.String() }
+
 // CoverageReuse returns the field coverage_reuse of a configuration.
 func (d *Driver) CoverageReuse(raw json.RawMessage) bool {
 	cfg, err := parseConfig(raw)
