@@ -9,6 +9,11 @@ import (
 	"sync"
 )
 
+// secret is a credential that is not printed with what holds it.
+type secret func() string
+
+func hide(text string) secret { return func() string { return text } }
+
 const (
 	// maxSecrets is how many forms of credentials the driver remembers to keep out of errors.
 	// The oldest go first: they belong to sandboxes and tokens of long ago.
