@@ -31,6 +31,8 @@ type Fault struct {
 	// Delay passes before the request is answered. A request that creates, connects, pauses,
 	// snapshots or kills a sandbox takes that much longer, with the sandbox in that transition.
 	Delay time.Duration
+	// Hold is like a delay that ends when it is closed. Nil means that there is none.
+	Hold <-chan struct{}
 }
 
 // Fail makes requests fail. Of the faults that match a request the oldest one that is not used up
@@ -84,12 +86,17 @@ func (f *Fault) matches(r *http.Request) bool {
 
 // wait lets the delay pass, or the client go away.
 func (f *Fault) wait(ctx context.Context) {
-	if f.Delay <= 0 {
-		return
+	if f.Delay > 0 {
+		select {
+		case <-time.After(f.Delay):
+		case <-ctx.Done():
+		}
 	}
-	select {
-	case <-time.After(f.Delay):
-	case <-ctx.Done():
+	if f.Hold != nil {
+		select {
+		case <-f.Hold:
+		case <-ctx.Done():
+		}
 	}
 }
 
