@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -267,19 +266,4 @@ func (d *Driver) clean(text string) string {
 		return string(runes[:textLimit]) + "…"
 	}
 	return string(runes)
-}
-
-const redacted = "[redacted]"
-
-// redact replaces the secrets, and the forms in which texts from outside may hold them.
-func (s *secrets) redact(text string) string {
-	s.mu.Lock()
-	known := slices.Clone(s.known)
-	s.mu.Unlock()
-	// A secret that contains another goes first, or a part of it would stay.
-	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
-	for _, secret := range known {
-		text = strings.ReplaceAll(text, secret, redacted)
-	}
-	return text
 }
