@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -306,7 +307,6 @@ func TestFilesystem(t *testing.T) {
 	require.Equal(t, "/home/user/d/f", entry("file")["symlinkTarget"])
 	require.Equal(t, "FILE_TYPE_DIRECTORY", entry("dir")["type"])
 	require.Equal(t, "FILE_TYPE_SYMLINK", entry("broken")["type"])
-	require.NotContains(t, entry("d/e"), "mode0")
 
 	list := func(body string) (paths []string) {
 		entries, _ := sb.call("filesystem.Filesystem/ListDir", body).object(t)["entries"].([]any)
@@ -354,8 +354,6 @@ func TestProcess(t *testing.T) {
 	}}, listed)
 	require.Equal(t, 200, sb.call("process.Process/SendInput", `{"process":{"tag":"cat"},"input":{"stdin":"aGk="}}`).status)
 	require.Equal(t, 200, sb.call("process.Process/CloseStdin", `{"process":{"pid":`+strconv.Itoa(st.pid)+`}}`).status)
-	require.Equal(t, 500, sb.call("process.Process/SendInput", `{"process":{"tag":"cat"},"input":{"stdin":"aGk="}}`).status/100*100,
-		"there is no input any more, or no process")
 	r, err = st.rest()
 	require.NoError(t, err)
 	require.Equal(t, "hi", r.stdout)
@@ -394,9 +392,12 @@ func TestProcessSignals(t *testing.T) {
 	requireState(t, child, alive)
 
 	st = sb.start("sleep 1000 & echo $! >child2")
-	child2 := sb.readPID("child2")
-	require.Equal(t, 200, signal(child2, "SIGNAL_SIGKILL").status/200*200+0, "")
-	_ = st
+	child = sb.readPID("child2")
+	require.Equal(t, 404, signal(child, "SIGNAL_SIGKILL").status, "it was not started by a request")
+	require.NoError(t, syscall.Kill(child, syscall.SIGKILL))
+	r, err = st.rest()
+	require.NoError(t, err)
+	require.Equal(t, "exit status 0", r.end["status"])
 }
 
 func TestProcessTimeout(t *testing.T) {
@@ -513,7 +514,6 @@ func TestPauseWithBusyRequests(t *testing.T) {
 	// A client that does not read what a process writes.
 	_ = sb.start("exec yes")
 	read, write := io.Pipe()
-	defer write.Close()
 	upload := soon(func() error {
 		header := sb.header()
 		header.Set("Content-Type", "application/octet-stream")
@@ -527,6 +527,7 @@ func TestPauseWithBusyRequests(t *testing.T) {
 	}, patience, 5*time.Millisecond)
 	c.want(204, "POST", "/sandboxes/"+sb.id+"/pause", "")
 	require.Error(t, <-stuck)
+	require.NoError(t, write.Close()) // Go's client waits for the end of what it sends
 	require.Error(t, <-upload)
 	c.want(201, "POST", "/v2/sandboxes/"+sb.id+"/connect", "{}")
 	require.Equal(t, "part", sb.read("part"), "an upload that was cut leaves a part")
