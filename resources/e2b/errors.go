@@ -151,7 +151,8 @@ func (d *Driver) refusal(op string, res *http.Response) *Error {
 	} else {
 		e.Message = d.clean(string(body))
 	}
-	e.asleep = res.StatusCode == http.StatusBadGateway && said.SandboxID != ""
+	// 502 is said of a sandbox that is paused or gone, 409 of one that is on the way there.
+	e.asleep = said.SandboxID != "" && (res.StatusCode == http.StatusBadGateway || res.StatusCode == http.StatusConflict)
 	e.noPath = res.StatusCode == http.StatusMethodNotAllowed ||
 		res.StatusCode == http.StatusNotFound && (!understood || strings.Contains(e.Message, noOperation))
 	return e
