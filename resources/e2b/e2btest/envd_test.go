@@ -441,7 +441,7 @@ func TestProcessOutlivesItsClient(t *testing.T) {
 func TestProcessOutput(t *testing.T) {
 	t.Parallel()
 	sb := setup(t, e2btest.Options{}).base()
-	const size = 50 << 20
+	const size = 10 << 20
 	st := sb.start(fmt.Sprintf(`head -c %d /dev/zero; echo end >&2`, size))
 	total := 0
 	for {
