@@ -445,6 +445,9 @@ func (s *Server) createSnapshot(c *call) error {
 		if name = *body.Name; !referenceForm.MatchString(name) {
 			return refuse(http.StatusBadRequest, "Invalid snapshot name: '%s'", name)
 		}
+		if team, _, named := strings.Cut(name, "/"); named && team != teamSlug {
+			return refuse(http.StatusForbidden, "you don't have access to team '%s'", team)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

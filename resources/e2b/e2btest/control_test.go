@@ -59,6 +59,7 @@ func TestStrictness(t *testing.T) {
 		"connect without time":     {400, "POST", "/v2/sandboxes/" + id + "/connect", `{"timeout":0}`},
 		"snapshot without a body":  {400, "POST", "/sandboxes/" + id + "/snapshots", ``},
 		"snapshot's name":          {400, "POST", "/sandboxes/" + id + "/snapshots", `{"name":"A B"}`},
+		"snapshot of a team":       {403, "POST", "/sandboxes/" + id + "/snapshots", `{"name":"other/n"}`},
 		"negative time":            {400, "POST", "/sandboxes/" + id + "/timeout", `{"timeout":-1}`},
 		"no time at all":           {400, "POST", "/sandboxes/" + id + "/timeout", `{}`},
 		"wrapped network":          {400, "PUT", "/sandboxes/" + id + "/network", `{"network":{}}`},
