@@ -342,6 +342,9 @@ func (sb *sandbox) signalAll(signal syscall.Signal) {
 	ps := &sb.processes
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	if ps.groups == nil {
+		return // it has never had a process
+	}
 	ps.pruneGroups()
 	for group := range ps.groups {
 		_ = syscall.Kill(-group, signal)
@@ -361,7 +364,11 @@ func (sb *sandbox) endProcesses() {
 	ps := &sb.processes
 	ps.mu.Lock()
 	all := slices.Collect(maps.Values(ps.running))
+	started := ps.groups != nil
 	ps.mu.Unlock()
+	if !started {
+		return
+	}
 	for _, p := range all {
 		p.stopReading()
 	}
@@ -371,11 +378,7 @@ func (sb *sandbox) endProcesses() {
 	}
 	// A process that was being forked may have been missed. Killed ones take a moment to go.
 	for range 100 {
-		ps.mu.Lock()
-		ps.pruneGroups()
-		left := len(marked(sb.id))
-		ps.mu.Unlock()
-		if left == 0 {
+		if len(marked(sb.id)) == 0 {
 			return
 		}
 		sb.signalAll(syscall.SIGKILL)

@@ -192,9 +192,9 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 
-	s.stop()
 	err := s.http.Close()
 	<-s.served
+	s.stop()
 	for _, sb := range all {
 		s.mu.Lock()
 		if !sb.gone {
