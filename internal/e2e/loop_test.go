@@ -166,21 +166,44 @@ func pieces(text string) []string {
 	return append(all, text)
 }
 
-// conversing makes a bench whose worker serves converse with the model server.
-func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
+// modelItems are the model server and the tools of converse.
+func modelItems(t *testing.T, s *modelServer) []worker.Item {
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	model, err := openai.New(openai.Options{BaseURL: server.URL + "/v1", Model: "m", Stream: s.stream})
 	require.NoError(t, err)
-	return setup(t, append([]benchOption{withItems(func(*directory.Driver) []worker.Item {
-		return []worker.Item{
-			worker.Agent("converse", converse),
-			worker.Model(speaker, model),
-			worker.Tool(shout, func(_ context.Context, in phrase) (string, error) { return strings.ToUpper(in.Text) + "!", nil }),
-			worker.Tool(whisper, func(_ context.Context, in phrase) (string, error) { return "(" + in.Text + ")", nil }),
-		}
-	})}, options...)...)
+	return []worker.Item{
+		worker.Model(speaker, model),
+		worker.Tool(shout, func(_ context.Context, in phrase) (string, error) { return strings.ToUpper(in.Text) + "!", nil }),
+		worker.Tool(whisper, func(_ context.Context, in phrase) (string, error) { return "(" + in.Text + ")", nil }),
+	}
+}
+
+// conversing makes a bench whose worker serves converse with the model server.
+func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
+	t.Helper()
+	items := append(modelItems(t, s), worker.Agent("converse", converse))
+	return setup(t, append([]benchOption{withItems(func(*directory.Driver) []worker.Item { return items })}, options...)...)
+}
+
+// serve makes the worker serve more.
+func (b *bench) serve(t *testing.T, more ...worker.Item) {
+	t.Helper()
+	b.stop()
+	b.items = append(b.items, more...)
+	b.start(t)
+}
+
+// loopAnswers ask for tools in every way that there is, and end.
+func loopAnswers() []modelAnswer {
+	return []modelAnswer{
+		{finish: "tool_calls", calls: []activityCall{{"shout", `{"text":"hello"}`}, {"whisper", `{"text":"hi"}`}}},
+		{finish: "tool_calls", content: "and now", calls: []activityCall{
+			{"shout", `{"text":`}, {"sing", `{}`}, {"whisper", `{"word":"hi"}`}, {"shout", ``},
+		}},
+		{finish: "stop", content: "I have said hello."},
+	}
 }
 
 func (b *bench) converse(t *testing.T) (*tine.Log, loop.Result) {
@@ -213,13 +236,7 @@ func bothWays(t *testing.T, test func(t *testing.T, stream bool)) {
 func TestLoop(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, stream bool) {
-		s := &modelServer{stream: stream, answers: []modelAnswer{
-			{finish: "tool_calls", calls: []activityCall{{"shout", `{"text":"hello"}`}, {"whisper", `{"text":"hi"}`}}},
-			{finish: "tool_calls", content: "and now", calls: []activityCall{
-				{"shout", `{"text":`}, {"sing", `{}`}, {"whisper", `{"word":"hi"}`}, {"shout", ``},
-			}},
-			{finish: "stop", content: "I have said hello."},
-		}}
+		s := &modelServer{stream: stream, answers: loopAnswers()}
 		b := conversing(t, s)
 		log, result := b.converse(t)
 		require.Equal(t, "I have said hello.", result.Output)

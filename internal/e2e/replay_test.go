@@ -173,6 +173,22 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		b.restart(t, limits)
 		return id(b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), b.ledger("d"), b.ledger("e"), llm("one two three four"), llm("five")))
 	},
+	"loop": func(t *testing.T, b *bench) string {
+		b.serve(t, modelItems(t, &modelServer{answers: loopAnswers()})...)
+		log, _ := b.converse(t)
+		return id(log)
+	},
+	"mcp": func(t *testing.T, b *bench) string {
+		b.serve(t, libraryItems(t, newLibrary(t), nil)...)
+		return id(b.patronRun(t))
+	},
+	"mcp-fork": func(t *testing.T, b *bench) string {
+		site := newLibrary(t)
+		b.serve(t, libraryItems(t, site, nil)...)
+		source := b.patronRun(t)
+		site.restart("lend", "new.tool")
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: source.Steps()[2].SettledSeq}))
+	},
 	"host-bound": func(t *testing.T, b *bench) string {
 		b.stop()
 		spec := b.spec()
@@ -186,7 +202,9 @@ func id(log *tine.Log) string { return log.Execution().ID }
 
 // replayItems are the agents whose histories are stored.
 func replayItems(driver *directory.Driver) []worker.Item {
-	return append(brokenItems(driver), worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
+	return append(brokenItems(driver),
+		worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect),
+		worker.Agent("converse", converse), worker.Agent("patron", patron))
 }
 
 func TestRecord(t *testing.T) {
