@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -124,9 +125,12 @@ func atDesk(t *testing.T, server activities.MCPServer, engine policy.Engine) des
 func TestMCPServer(t *testing.T) {
 	t.Parallel()
 	server := &desk{tools: deskTools}
+	var mu sync.Mutex
 	decided := map[string]policy.Input{}
 	out := atDesk(t, server, Rules(func(in policy.Input) (policy.Decision, error) {
+		mu.Lock()
 		decided[in.Target] = in
+		mu.Unlock()
 		if in.Target == "desk.read" {
 			return policy.Decision{Decision: policy.Deny, RuleID: "no", Reason: "private"}, nil
 		}
