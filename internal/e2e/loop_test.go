@@ -80,9 +80,6 @@ type completionRequest struct {
 	} `json:"tools"`
 }
 
-// last is what the model was told last.
-func (r completionRequest) last() string { return r.Messages[len(r.Messages)-1].Content }
-
 func (s *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var req completionRequest
 	err := json.NewDecoder(r.Body).Decode(&req)
