@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,8 @@ type Options struct {
 	Descriptions map[string]string
 	// Models answer llm_calls, by the name of their reference.
 	Models map[string]Model
+	// MCPServers run the tools of MCP servers, by the name of their reference.
+	MCPServers map[string]MCPServer
 	// HeartbeatTimeout is the default for activities. Zero means 30 seconds.
 	HeartbeatTimeout time.Duration
 	// HostTimeout is how long a task waits for the one host that can run it. Zero
@@ -142,8 +145,15 @@ func (a *Activities) hasSearchAttributes(ctx context.Context) bool {
 	return namespace != nil && *namespace == activity.GetInfo(ctx).Namespace
 }
 
-// Close closes the handles of resources.
-func (a *Activities) Close() { a.resources.Close() }
+// Close closes the handles of resources and the connections to MCP servers.
+func (a *Activities) Close() {
+	a.resources.Close()
+	var wg sync.WaitGroup
+	for _, server := range a.opts.MCPServers {
+		wg.Go(server.Close)
+	}
+	wg.Wait()
+}
 
 // Registry is the part of Temporal's worker.Registry that Register needs.
 type Registry interface {
@@ -176,6 +186,8 @@ func (a *Activities) Register(r Registry) {
 		protocol.ActivityCheckpoint:     a.tineCheckpoint,
 		protocol.ActivityPause:          a.tinePauseResource,
 		protocol.ActivityLimit:          a.tineLimit,
+		protocol.ActivityListMCPTools:   a.tineListMCPTools,
+		protocol.ActivityCallMCPTool:    a.tineCallMCPTool,
 	} {
 		r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}

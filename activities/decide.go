@@ -262,7 +262,7 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 		return nil, timeoutError(err)
 	}
 	if err != nil {
-		return nil, classify(err)
+		return nil, classify(err, in.Step.Idempotency)
 	}
 	return result, nil
 }

@@ -10,6 +10,8 @@ import (
 type retryable struct {
 	err   error
 	delay time.Duration
+	// unknown says that the effect may have happened.
+	unknown bool
 }
 
 func (r *retryable) Error() string { return r.err.Error() }
@@ -29,6 +31,16 @@ func RetryableAfter(err error, delay time.Duration) error {
 		return nil
 	}
 	return &retryable{err: err, delay: delay}
+}
+
+// Indeterminate is Retryable for an error after which nobody knows whether the step's effect has
+// happened: a connection that broke before the answer came. An at_most_once step ends with it as
+// indeterminate, and so is not run again unasked.
+func Indeterminate(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryable{err: err, unknown: true}
 }
 
 // RetryDelay reports whether err is marked as retryable, and its delay. An error without a

@@ -10,6 +10,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/tinerun/tine/internal/failure"
+	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/resources"
 )
 
@@ -66,7 +67,7 @@ func TestDriverErrorAsksTheError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var app *temporal.ApplicationError
-			require.ErrorAs(t, classify(driverError(fmt.Errorf("create: %w", test.err))), &app)
+			require.ErrorAs(t, classify(driverError(fmt.Errorf("create: %w", test.err)), protocol.SafeToRetry), &app)
 			require.Equal(t, test.kind, app.Type())
 			require.Equal(t, !test.retry, app.NonRetryable())
 			require.Equal(t, test.delay, app.NextRetryDelay())

@@ -16,7 +16,7 @@ func (a *Activities) tineGenerate(ctx context.Context, req GenerateRequest, enve
 	if !ok {
 		return nil, errUnknownStep("model", envelope.Model)
 	}
-	tools, err := a.toolSpecs(req.Tools)
+	tools, err := a.toolSpecs(req)
 	if err != nil {
 		return nil, err
 	}
@@ -34,9 +34,19 @@ func (a *Activities) tineGenerate(ctx context.Context, req GenerateRequest, enve
 	return encodeResult(envelope.Model, response)
 }
 
-func (a *Activities) toolSpecs(names []string) ([]ToolSpec, error) {
-	specs := make([]ToolSpec, 0, len(names))
-	for _, name := range names {
+// toolSpecs describes the tools that a request names: as it says itself, or else by what the
+// worker knows.
+func (a *Activities) toolSpecs(req GenerateRequest) ([]ToolSpec, error) {
+	brought := map[string]ToolSpec{}
+	for _, spec := range req.ToolSpecs {
+		brought[spec.Name] = spec
+	}
+	specs := make([]ToolSpec, 0, len(req.Tools))
+	for _, name := range req.Tools {
+		if spec, ok := brought[name]; ok {
+			specs = append(specs, spec)
+			continue
+		}
 		h, ok := a.tools[name]
 		if !ok {
 			return nil, errUnknownStep("tool", name)

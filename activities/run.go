@@ -59,7 +59,7 @@ func supervise(ctx context.Context, idempotency string, body func(context.Contex
 	case ctx.Err() != nil:
 		return ctx.Err()
 	default:
-		return classify(err)
+		return classify(err, idempotency)
 	}
 }
 
@@ -129,7 +129,12 @@ func timeoutError(err error) error {
 }
 
 // classify makes an error that Temporal retries only if the body asked for that.
-func classify(err error) error {
+func classify(err error, idempotency string) error {
+	var marked *retryable
+	if idempotency == protocol.AtMostOnce && errors.As(err, &marked) && marked.unknown {
+		return temporal.NewNonRetryableApplicationError(
+			"nobody saw how the step ended: "+err.Error(), failure.TypeIndeterminate, nil)
+	}
 	delay, retry := RetryDelay(err)
 	message, kind := err.Error(), ""
 	var app *temporal.ApplicationError

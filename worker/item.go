@@ -22,6 +22,7 @@ type items struct {
 	tools, steps []activities.Handler
 	descriptions map[string]string
 	models       map[string]activities.Model
+	mcpServers   map[string]activities.MCPServer
 	drivers      []resources.AnyDriver
 }
 
@@ -31,7 +32,7 @@ func (f itemFunc) add(i *items) error { return f(i) }
 
 // collect gathers the items and reports every mistake among them.
 func collect(all []Item) (*items, error) {
-	i := &items{descriptions: map[string]string{}, models: map[string]activities.Model{}}
+	i := &items{descriptions: map[string]string{}, models: map[string]activities.Model{}, mcpServers: map[string]activities.MCPServer{}}
 	var mistakes []error
 	for _, item := range all {
 		if err := item.add(i); err != nil {
@@ -87,6 +88,18 @@ func Model(ref workflows.Model, model activities.Model) Item {
 			return fmt.Errorf("two models are bound to %q", ref.Name())
 		}
 		i.models[ref.Name()] = model
+		return nil
+	})
+}
+
+// MCPServer binds a reference to an MCP server to the connection that the worker has with it, such
+// as one of package activities/mcp. It is closed with the worker.
+func MCPServer(ref workflows.MCPServer, server activities.MCPServer) Item {
+	return itemFunc(func(i *items) error {
+		if i.mcpServers[ref.Name()] != nil {
+			return fmt.Errorf("two MCP servers are bound to %q", ref.Name())
+		}
+		i.mcpServers[ref.Name()] = server
 		return nil
 	})
 }

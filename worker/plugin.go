@@ -61,7 +61,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 	}
 	acts, err := activities.New(activities.Options{
 		Policy: opts.Policy, ForkPolicy: opts.ForkPolicy, PolicyOptions: opts.PolicyOptions, Resources: set,
-		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models,
+		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models, MCPServers: i.mcpServers,
 		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout,
 		Decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},
 	})

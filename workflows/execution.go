@@ -38,6 +38,8 @@ type execution struct {
 	seed      *seed
 	gate      *gate
 	resources *resourceSet
+	// mcpTools has the lists of MCP servers' tools, by server.
+	mcpTools map[string][]protocol.MCPTool
 	// cancelled reports whether the execution as a whole is.
 	cancelled func() bool
 	// fatal ends the execution, whatever its handler does about it.
@@ -76,6 +78,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		approvals:     approvals{byStep: map[string]*approval{}},
 		gate:          newGate(ctx),
 		resources:     newResourceSet(),
+		mcpTools:      map[string][]protocol.MCPTool{},
 		cancelled:     func() bool { return ctx.Err() != nil },
 	}
 	if start != nil {

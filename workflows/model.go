@@ -12,6 +12,7 @@ type (
 	GenerateResponse = protocol.GenerateResponse
 	Message          = protocol.Message
 	ToolCall         = protocol.ToolCall
+	ToolSpec         = protocol.ToolSpec
 	Usage            = protocol.Usage
 )
 
@@ -21,6 +22,15 @@ const (
 	RoleUser      = protocol.RoleUser
 	RoleAssistant = protocol.RoleAssistant
 	RoleTool      = protocol.RoleTool
+)
+
+// Reasons why a model stopped, which GenerateResponse.FinishReason gives. An endpoint may have
+// others.
+const (
+	FinishStop      = protocol.FinishStop
+	FinishToolCalls = protocol.FinishToolCalls
+	FinishLength    = protocol.FinishLength
+	FinishRefusal   = protocol.FinishRefusal
 )
 
 // Model refers to a language model. The worker binds it to an endpoint, whose

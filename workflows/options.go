@@ -33,9 +33,16 @@ func WithResources(keys ...string) Option {
 }
 
 // WithAtMostOnce says that a step must not run again if nobody saw how it ended:
-// it then fails with ReasonIndeterminate. Without it a step is safe to retry.
+// it then fails with ReasonIndeterminate. Without it a step is safe to retry, unless it is a tool of
+// an MCP server.
 func WithAtMostOnce() Option {
 	return func(o *options) { o.idempotency = protocol.AtMostOnce }
+}
+
+// WithSafeToRetry says that a step may run again if nobody saw how it ended. It is the default but
+// for tools of MCP servers.
+func WithSafeToRetry() Option {
+	return func(o *options) { o.idempotency = protocol.SafeToRetry }
 }
 
 // WithStartToCloseTimeout bounds one attempt. The default is an hour for tools and

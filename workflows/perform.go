@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,9 @@ type call struct {
 	options      options
 	// model names the model reference of an llm_call.
 	model string
+	// mcp names the MCP server of a step that one runs, and activity is Tine's for it.
+	mcp      *protocol.MCPTarget
+	activity string
 	// wait makes a step that waits in the workflow instead of in an activity.
 	wait func(workflow.Context) (json.RawMessage, error)
 	// value is the result of a local step that the workflow knows already.
@@ -158,7 +162,7 @@ func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
 // local reports whether a local activity does: the step may run again after a crash,
 // and nothing that a checkpoint holds depends on it.
 func (p *pending) local() bool {
-	return p.call.kind == protocol.KindLocal && p.call.wait == nil &&
+	return p.call.kind == protocol.KindLocal && p.call.wait == nil && p.call.activity == "" &&
 		p.step.Idempotency != protocol.AtMostOnce && len(p.step.Resources) == 0
 }
 
@@ -269,11 +273,11 @@ func (p *pending) waitFor(ctx workflow.Context) (json.RawMessage, error) {
 // itself ended is in the outcome.
 func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 	var result json.RawMessage
-	activity := p.step.Target
+	activity := cmp.Or(p.call.activity, p.step.Target)
 	if p.step.Kind == protocol.KindLLM {
 		activity = protocol.ActivityGenerate
 	}
-	envelope := protocol.Call{Idempotency: p.step.Idempotency, Model: p.call.model}
+	envelope := protocol.Call{Idempotency: p.step.Idempotency, Model: p.call.model, MCP: p.call.mcp}
 	if p.step.Kind != protocol.KindLLM {
 		envelope.Resources = p.x.resources.bound()
 		p.x.resources.wake()

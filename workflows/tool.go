@@ -67,11 +67,15 @@ func (t Tool[A, R]) call(args json.RawMessage, opts []Option) call {
 	return call{kind: protocol.KindTool, target: t.name, args: args, options: newOptions(t.options, opts)}
 }
 
-// AnyTool is a Tool of any types.
+func (t Tool[A, R]) spec() (ToolSpec, bool) { return ToolSpec{}, false }
+
+// AnyTool is a Tool of any types, or one of an MCP server.
 type AnyTool interface {
 	Name() string
 	Description() string
 	call(args json.RawMessage, opts []Option) call
+	// spec describes the tool to a model where the worker cannot.
+	spec() (ToolSpec, bool)
 }
 
 // Toolset calls tools by name, for a model that picks them.
@@ -82,19 +86,55 @@ type Toolset struct {
 
 // Tools makes a Toolset. It panics if two tools have the same name.
 func Tools(tools ...AnyTool) Toolset {
-	set := Toolset{byName: map[string]AnyTool{}}
+	var set Toolset
 	for _, tool := range tools {
-		if set.byName[tool.Name()] != nil {
+		if !set.add(tool) {
 			panic(fmt.Sprintf("workflows: tool %q is in the set twice", tool.Name()))
 		}
-		set.byName[tool.Name()] = tool
-		set.names = append(set.names, tool.Name())
 	}
 	return set
 }
 
-// Names lists the tools' names in the order given to Tools.
+func (s *Toolset) add(tool AnyTool) bool {
+	if s.byName[tool.Name()] != nil {
+		return false
+	}
+	if s.byName == nil {
+		s.byName = map[string]AnyTool{}
+	}
+	s.byName[tool.Name()] = tool
+	s.names = append(s.names, tool.Name())
+	return true
+}
+
+// With is the set with the tools of others after its own, such as those of an MCP server. A name
+// that is in two of them is an error.
+func (s Toolset) With(others ...Toolset) (Toolset, error) {
+	var all Toolset
+	for _, set := range append([]Toolset{s}, others...) {
+		for _, name := range set.names {
+			if !all.add(set.byName[name]) {
+				return Toolset{}, configurationError("tool %q is in two sets", name)
+			}
+		}
+	}
+	return all, nil
+}
+
+// Names lists the tools' names in their order. They go into a GenerateRequest's Tools.
 func (s Toolset) Names() []string { return slices.Clone(s.names) }
+
+// Specs describes those of the tools that the worker does not know: an MCP server's. They go into a
+// GenerateRequest's ToolSpecs.
+func (s Toolset) Specs() []ToolSpec {
+	var specs []ToolSpec
+	for _, name := range s.names {
+		if spec, ok := s.byName[name].spec(); ok {
+			specs = append(specs, spec)
+		}
+	}
+	return specs
+}
 
 // Call runs the tool called name with JSON arguments. A name that is not in the
 // set and arguments that are not JSON are a *StepError that says so in words

@@ -2,9 +2,13 @@
 // completions protocol: OpenAI itself, a gateway, or a local server such as vLLM,
 // llama.cpp or Ollama.
 //
-// Start with [FromEnv], which reads LLM_BASE_URL, LLM_API_KEY and LLM_MODEL, or with
+// Start with [FromEnv], which reads LLM_BASE_URL, LLM_API_KEY, LLM_MODEL and LLM_STREAM, or with
 // [New]. Each call makes one request. Temporal does the retries, because an attempt that
 // it knows of survives the worker and shows in history.
+//
+// With Options.Stream the endpoint sends its answer piece by piece, and Generate returns
+// it whole. It is for gateways that can only stream, or that cut connections on which nothing
+// comes for a while.
 //
 // # What is retried
 //
@@ -35,7 +39,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -45,14 +48,10 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/tinerun/tine/activities"
+	"github.com/tinerun/tine/activities/internal/endpoint"
 )
 
-// defaultTimeout leaves room for a reasoning model, which sends nothing until its whole
-// answer is ready. A worker that dies meanwhile is noticed by its heartbeats.
-const defaultTimeout = 10 * time.Minute
-
-// secretLength tells a key from a placeholder such as "none" or "ollama".
-const secretLength = 16
+var names = endpoint.Names{Package: "openai", BaseURL: "LLM_BASE_URL", APIKey: "LLM_API_KEY", Model: "LLM_MODEL"}
 
 // Options configure a [Model].
 type Options struct {
@@ -63,6 +62,9 @@ type Options struct {
 	APIKey string
 	// Model is the model id for requests that name none. Empty: each must name one.
 	Model string
+	// Stream asks for the answer piece by piece. A whole one is taken as well. False: the answer
+	// comes whole.
+	Stream bool
 	// Timeout bounds one call of Generate. Zero: 10 minutes.
 	Timeout time.Duration
 	// HTTPClient makes the requests. Nil: one with http.DefaultTransport. Unless it has
@@ -75,19 +77,18 @@ type Options struct {
 type Model struct {
 	completions sdk.ChatCompletionService
 	model       string
-	timeout     time.Duration
+	stream      bool
+	endpoint    *endpoint.Endpoint
 	// maxCompletionTokens chooses between the two names of the token limit.
 	maxCompletionTokens bool
-	// redact and redactAnswer cut the key out of errors and answers. As functions they
-	// also keep it out of a printed Model.
-	redact, redactAnswer func(string) string
 }
 
 var _ activities.Model = (*Model)(nil)
 
-// FromEnv makes a Model from LLM_BASE_URL, LLM_MODEL and, unless the endpoint needs none,
-// LLM_API_KEY. If none of the three is set, ok is false without an error, and the caller
-// may do without a real model. To set only some of what is needed is an error.
+// FromEnv makes a Model from LLM_BASE_URL, LLM_MODEL, unless the endpoint needs none
+// LLM_API_KEY, and LLM_STREAM, which is true or false. If none of the first three is set, ok is
+// false without an error, and the caller may do without a real model. To set only some of
+// what is needed is an error.
 func FromEnv() (m *Model, ok bool, err error) {
 	opts := Options{
 		BaseURL: os.Getenv("LLM_BASE_URL"),
@@ -107,76 +108,41 @@ func FromEnv() (m *Model, ok bool, err error) {
 	if len(missing) > 0 {
 		return nil, false, fmt.Errorf("openai: %s not set: set LLM_BASE_URL and LLM_MODEL, or none of the LLM_ variables", strings.Join(missing, " and "))
 	}
+	if stream := os.Getenv("LLM_STREAM"); stream != "" {
+		if opts.Stream, err = strconv.ParseBool(stream); err != nil {
+			return nil, false, errors.New("openai: LLM_STREAM must be true or false")
+		}
+	}
 	m, err = New(opts)
 	return m, err == nil, err
 }
 
 // New checks opts and makes a Model of them. It does not connect.
 func New(opts Options) (*Model, error) {
-	// Values are not quoted in these errors, since one may be a key in the wrong place.
-	base, err := url.Parse(opts.BaseURL)
-	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Hostname() == "" {
-		return nil, errors.New("openai: the base URL (LLM_BASE_URL) must be an http or https URL, such as http://127.0.0.1:8080/v1")
-	}
-	if base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		return nil, errors.New("openai: the base URL (LLM_BASE_URL) must have no user, query or fragment: give credentials as the API key (LLM_API_KEY)")
-	}
-	if strings.ContainsFunc(opts.APIKey, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("openai: the API key (LLM_API_KEY) has a character that no key has, such as a space or a newline at its end")
-	}
-	if opts.Timeout < 0 {
-		return nil, fmt.Errorf("openai: the timeout is negative: %v", opts.Timeout)
-	}
-
-	client := http.Client{}
-	if opts.HTTPClient != nil {
-		client = *opts.HTTPClient
-	}
-	if client.CheckRedirect == nil {
-		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	e, err := endpoint.New(names, endpoint.Settings{
+		BaseURL: opts.BaseURL, APIKey: opts.APIKey, Timeout: opts.Timeout, HTTPClient: opts.HTTPClient,
+		Example: "http://127.0.0.1:8080/v1",
+	})
+	if err != nil {
+		return nil, err
 	}
 	requestOptions := []option.RequestOption{
 		option.WithBaseURL(opts.BaseURL),
-		option.WithHTTPClient(&client),
+		option.WithHTTPClient(e.Client()),
 		option.WithMaxRetries(0),
 	}
 	if opts.APIKey != "" {
 		requestOptions = append(requestOptions, option.WithAPIKey(opts.APIKey))
 	}
-
-	m := &Model{
+	return &Model{
 		// Not a whole client: that one takes OPENAI_API_KEY and other defaults from the
 		// environment, and would send that key to whatever endpoint this is.
 		completions:         sdk.NewChatCompletionService(requestOptions...),
 		model:               opts.Model,
-		timeout:             opts.Timeout,
-		maxCompletionTokens: strings.HasSuffix("."+base.Hostname(), ".api.openai.com"),
-		redact:              unchanged,
-		redactAnswer:        unchanged,
-	}
-	if m.timeout == 0 {
-		m.timeout = defaultTimeout
-	}
-	if opts.APIKey != "" {
-		m.redact = redactor(opts.APIKey)
-	}
-	if len(opts.APIKey) >= secretLength {
-		m.redactAnswer = m.redact
-	}
-	return m, nil
-}
-
-func unchanged(text string) string { return text }
-
-// redactor cuts key out of a text, as it is and as it looks within JSON, a Go error or a
-// URL.
-func redactor(key string) func(string) string {
-	quoted := strconv.Quote(key)
-	return strings.NewReplacer(
-		key, "[redacted]",
-		quoted[1:len(quoted)-1], "[redacted]",
-		url.QueryEscape(key), "[redacted]",
-	).Replace
+		stream:              opts.Stream,
+		endpoint:            e,
+		maxCompletionTokens: strings.HasSuffix("."+e.Host(), ".api.openai.com"),
+	}, nil
 }
 
 // Generate asks the endpoint for one answer. A refusal is an answer, whose finish reason
@@ -194,18 +160,9 @@ func (m *Model) Generate(ctx context.Context, req activities.GenerateRequest, to
 		return activities.GenerateResponse{}, fmt.Errorf("openai: %w", err)
 	}
 
-	attempt, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
-	resp, err := m.call(attempt, params)
-	switch {
-	case err == nil:
-		return resp, nil
-	case ctx.Err() != nil:
-		return activities.GenerateResponse{}, ctx.Err()
-	case attempt.Err() != nil:
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(req.Model, "no answer within %v", m.timeout))
-	}
-	return activities.GenerateResponse{}, err
+	return m.endpoint.Generate(ctx, req.Model, func(ctx context.Context) (activities.GenerateResponse, error) {
+		return m.call(ctx, params)
+	})
 }
 
 // call makes the one request.
@@ -213,17 +170,24 @@ func (m *Model) call(ctx context.Context, params sdk.ChatCompletionNewParams) (a
 	// The answer is read here and not by the SDK, which reports a cut answer like a
 	// malformed one, and loses the status of an error that is not in OpenAI's form.
 	var res *http.Response
-	_, err := m.completions.New(ctx, params, option.WithResponseBodyInto(&res))
+	options := []option.RequestOption{option.WithResponseBodyInto(&res)}
+	if m.stream {
+		options = append(options, option.WithJSONSet("stream", true))
+	}
+	_, err := m.completions.New(ctx, params, options...)
 	if res == nil {
-		return activities.GenerateResponse{}, m.requestError(params.Model, err)
+		return activities.GenerateResponse{}, m.endpoint.RequestError(params.Model, err)
 	}
 	defer func() { _ = res.Body.Close() }()
+	if streams(res) {
+		return m.streamed(params.Model, res)
+	}
 	body, err := io.ReadAll(res.Body)
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return activities.GenerateResponse{}, m.statusError(params.Model, res, body)
+		return activities.GenerateResponse{}, m.endpoint.StatusError(params.Model, res, body)
 	}
 	if err != nil {
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(params.Model, "the answer was cut off: %s", m.clean(err.Error())))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(params.Model, "the answer was cut off: %s", m.endpoint.Clean(err.Error())))
 	}
 	return m.answer(params.Model, res.Header, body)
 }

@@ -31,10 +31,8 @@ var request = activities.GenerateRequest{Messages: []activities.Message{{Role: "
 
 func setup(t *testing.T, opts openai.Options, handler http.HandlerFunc) *openai.Model {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
 	if opts.BaseURL == "" {
-		opts.BaseURL = server.URL + "/v1"
+		opts.BaseURL = setupServer(t, handler)
 	}
 	if opts.Model == "" {
 		opts.Model = "m"
@@ -42,6 +40,14 @@ func setup(t *testing.T, opts openai.Options, handler http.HandlerFunc) *openai.
 	model, err := openai.New(opts)
 	require.NoError(t, err)
 	return model
+}
+
+// setupServer starts a server and gives its base URL.
+func setupServer(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL + "/v1"
 }
 
 // answering is a handler that gives the same answer to every request.
@@ -689,13 +695,16 @@ func TestHTTPClient(t *testing.T) {
 
 func TestFromEnv(t *testing.T) {
 	for name, tc := range map[string]struct {
-		url, key, model string
-		ok              bool
-		want            string
+		url, key, model, stream string
+		ok                      bool
+		want                    string
 	}{
 		"none":         {},
 		"all":          {url: "http://127.0.0.1:8080/v1", key: key, model: "m", ok: true},
 		"no key":       {url: "http://127.0.0.1:8080/v1", model: "m", ok: true},
+		"streaming":    {url: "http://127.0.0.1:8080/v1", model: "m", stream: "true", ok: true},
+		"only stream":  {stream: "true"},
+		"bad stream":   {url: "http://127.0.0.1:8080/v1", model: "m", stream: "maybe", want: "LLM_STREAM must be true or false"},
 		"no model":     {url: "http://127.0.0.1:8080/v1", want: "openai: LLM_MODEL not set: set LLM_BASE_URL and LLM_MODEL, or none of the LLM_ variables"},
 		"no URL":       {model: "m", want: "openai: LLM_BASE_URL not set: "},
 		"only the key": {key: key, want: "openai: LLM_BASE_URL and LLM_MODEL not set: "},
@@ -705,6 +714,7 @@ func TestFromEnv(t *testing.T) {
 			t.Setenv("LLM_BASE_URL", tc.url)
 			t.Setenv("LLM_API_KEY", tc.key)
 			t.Setenv("LLM_MODEL", tc.model)
+			t.Setenv("LLM_STREAM", tc.stream)
 			model, ok, err := openai.FromEnv()
 			require.Equal(t, tc.ok, ok)
 			require.Equal(t, tc.ok, model != nil)

@@ -10,6 +10,7 @@ import (
 	sdk "github.com/openai/openai-go/v3"
 
 	"github.com/tinerun/tine/activities"
+	"github.com/tinerun/tine/activities/internal/endpoint"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
@@ -32,6 +33,10 @@ func (m *Model) params(req activities.GenerateRequest, tools []activities.ToolSp
 	}
 	if req.Temperature != nil {
 		params.Temperature = sdk.Float(*req.Temperature)
+	}
+	if m.stream {
+		// Without being asked a stream says nothing of tokens, which budgets count.
+		params.StreamOptions.IncludeUsage = sdk.Bool(true)
 	}
 	switch {
 	case req.MaxTokens == 0:
@@ -98,34 +103,29 @@ func (m *Model) answer(model string, header http.Header, body []byte) (activitie
 	if err := json.Unmarshal(body, &completion); err != nil {
 		mediaType, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 		if !strings.HasSuffix(mediaType, "json") {
-			return activities.GenerateResponse{}, m.errorf(model, "the answer is not JSON but of type %q: check the base URL (LLM_BASE_URL), which often ends in /v1", m.clean(mediaType))
+			return activities.GenerateResponse{}, m.endpoint.Errorf(model, "the answer is not JSON but of type %q: check the base URL (LLM_BASE_URL), which often ends in /v1", m.endpoint.Clean(mediaType))
 		}
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "malformed answer: %s", m.clean(err.Error())))
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "malformed answer: %s", m.endpoint.Clean(err.Error())))
 	}
 	if len(completion.Choices) == 0 || !completion.Choices[0].JSON.Message.Valid() {
 		// Gateways that have already promised a 200 put the error of the server behind
 		// them here.
-		text, _ := errorText(body)
-		return activities.GenerateResponse{}, activities.Retryable(m.errorf(model, "the answer has no choice: %s", m.clean(text)))
+		text, _ := endpoint.ErrorText(body)
+		return activities.GenerateResponse{}, activities.Retryable(m.endpoint.Errorf(model, "the answer has no choice: %s", m.endpoint.Clean(text)))
 	}
 
 	choice := completion.Choices[0]
 	resp := activities.GenerateResponse{
-		Model:        m.redactAnswer(completion.Model),
-		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.redactAnswer(choice.Message.Content)},
-		FinishReason: m.redactAnswer(choice.FinishReason),
+		Model:        m.endpoint.Answer(completion.Model),
+		Message:      activities.Message{Role: protocol.RoleAssistant, Content: m.endpoint.Answer(choice.Message.Content)},
+		FinishReason: m.endpoint.Answer(choice.FinishReason),
 	}
-	if choice.Message.Refusal != "" {
-		resp.FinishReason = protocol.FinishRefusal
-		if resp.Message.Content == "" {
-			resp.Message.Content = m.redactAnswer(choice.Message.Refusal)
-		}
-	}
+	m.refuse(&resp, choice.Message.Refusal)
 	for _, call := range choice.Message.ToolCalls {
 		resp.Message.ToolCalls = append(resp.Message.ToolCalls, activities.ToolCall{
-			ID:        m.redactAnswer(call.ID),
-			Name:      m.redactAnswer(call.Function.Name),
-			Arguments: m.redactAnswer(call.Function.Arguments),
+			ID:        m.endpoint.Answer(call.ID),
+			Name:      m.endpoint.Answer(call.Function.Name),
+			Arguments: m.endpoint.Answer(call.Function.Arguments),
 		})
 	}
 	if completion.JSON.Usage.Valid() {
@@ -135,4 +135,15 @@ func (m *Model) answer(model string, header http.Header, body []byte) (activitie
 		}
 	}
 	return resp, nil
+}
+
+// refuse marks an answer as a refusal if the model has given one.
+func (m *Model) refuse(resp *activities.GenerateResponse, refusal string) {
+	if refusal == "" {
+		return
+	}
+	resp.FinishReason = protocol.FinishRefusal
+	if resp.Message.Content == "" {
+		resp.Message.Content = m.endpoint.Answer(refusal)
+	}
 }

@@ -197,6 +197,21 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		b.awaitEvent(t, e.ID, "resource.paused")
 		b.grant(t, a.ID, "alice")
 		return id(b.end(t, e.ID))
+	"loop": func(t *testing.T, b *bench) string {
+		b.serve(t, modelItems(t, &modelServer{answers: loopAnswers()})...)
+		log, _ := b.converse(t)
+		return id(log)
+	},
+	"mcp": func(t *testing.T, b *bench) string {
+		b.serve(t, libraryItems(t, newLibrary(t), nil)...)
+		return id(b.patronRun(t))
+	},
+	"mcp-fork": func(t *testing.T, b *bench) string {
+		site := newLibrary(t)
+		b.serve(t, libraryItems(t, site, nil)...)
+		source := b.patronRun(t)
+		site.restart("lend", "new.tool")
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: source.Steps()[2].SettledSeq}))
 	},
 	"host-bound": func(t *testing.T, b *bench) string {
 		b.stop()
@@ -211,7 +226,10 @@ func id(log *tine.Log) string { return log.Execution().ID }
 
 // replayItems are the agents whose histories are stored.
 func replayItems(driver *directory.Driver) []worker.Item {
-	return append(append(brokenItems(driver), pausingItems(worker.Driver(resourcetest.NewMemory()))...), worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
+	items := append(brokenItems(driver), pausingItems(worker.Driver(resourcetest.NewMemory()))...)
+	return append(items,
+		worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect),
+		worker.Agent("converse", converse), worker.Agent("patron", patron))
 }
 
 func TestRecord(t *testing.T) {

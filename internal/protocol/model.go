@@ -9,9 +9,12 @@ type GenerateRequest struct {
 	Messages []Message `json:"messages"`
 	// Tools names the tools the model may call. Their descriptions and schemas come
 	// from the worker, so that they are not part of the step's identity.
-	Tools       []string `json:"tools,omitempty"`
-	Temperature *float64 `json:"temperature,omitempty"`
-	MaxTokens   int      `json:"max_tokens,omitempty"`
+	Tools []string `json:"tools,omitempty"`
+	// ToolSpecs describe those of Tools that the worker does not know by name, such as an MCP
+	// server's.
+	ToolSpecs   []ToolSpec `json:"tool_specs,omitempty"`
+	Temperature *float64   `json:"temperature,omitempty"`
+	MaxTokens   int        `json:"max_tokens,omitempty"`
 }
 
 // Roles of a message.

@@ -21,6 +21,8 @@ const (
 	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
 	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
 	ActivityPause          = Prefix + "PauseResource"  // input Pause
+	ActivityListMCPTools   = Prefix + "ListMCPTools"   // a local step; input ListMCPTools, Call; result []MCPTool
+	ActivityCallMCPTool    = Prefix + "CallMCPTool"    // a tool_call of an MCP server's tool; input its arguments, Call
 	ActivityLimit          = Prefix + "Limit"          // takes a token of a shared rate limit; input LimitRequest, result LimitGrant
 
 	// WorkflowLimiter keeps a bucket that executions share. UpdateTake takes a token.

@@ -189,6 +189,8 @@ type Call struct {
 	Idempotency string `json:"idempotency,omitempty"`
 	// Model names the model reference of an llm_call.
 	Model string `json:"model,omitempty"`
+	// MCP names the MCP server that a step is for, and its tool.
+	MCP *MCPTarget `json:"mcp,omitempty"`
 	// Resources are all resources the execution has opened.
 	Resources map[string]Bound `json:"resources,omitempty"`
 }

@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/tinerun/tine/workflows"
+	"github.com/tinerun/tine/workflows/loop"
 )
 
 // maxTurns bounds the model's answers. A model that has not finished by then goes in circles.
@@ -43,58 +44,44 @@ func Coder(ctx workflow.Context, in Input) (Output, error) {
 
 // converse lets the model and its tools take turns.
 func converse(ctx workflow.Context, in Input) (Output, error) {
-	var out Output
-	var heeded string
-	messages := []workflows.Message{
-		{Role: workflows.RoleSystem, Content: systemPrompt},
-		{Role: workflows.RoleUser, Content: in.Task},
+	heeded := instruction{in: in}
+	result, err := loop.Run(ctx, loop.Options{
+		Model:      Model,
+		Tools:      offered,
+		System:     systemPrompt,
+		Messages:   []workflows.Message{{Role: workflows.RoleUser, Content: in.Task}},
+		MaxSteps:   maxTurns,
+		Before:     heeded.news,
+		ResultText: asJSON,
+	})
+	out := Output{
+		Answer:       result.Output,
+		Turns:        result.Steps,
+		InputTokens:  result.Usage.InputTokens,
+		OutputTokens: result.Usage.OutputTokens,
 	}
-	for out.Turns = 1; out.Turns <= maxTurns; out.Turns++ {
-		instruction, err := workflows.Record(ctx, "instruction", in.Instruction)
-		if err != nil {
-			return out, err
-		}
-		if instruction != heeded {
-			messages = append(messages, workflows.Message{Role: workflows.RoleUser, Content: instruction})
-			heeded = instruction
-		}
-		response, err := Model.Generate(ctx, workflows.GenerateRequest{Messages: messages, Tools: offered.Names()})
-		if err != nil {
-			return out, err
-		}
-		if usage := response.Usage; usage != nil {
-			out.InputTokens += usage.InputTokens
-			out.OutputTokens += usage.OutputTokens
-		}
-		messages = append(messages, response.Message)
-		if len(response.Message.ToolCalls) == 0 {
-			out.Answer = response.Message.Content
-			return out, nil
-		}
-		answers, err := callTools(ctx, response.Message.ToolCalls)
-		if err != nil {
-			return out, err
-		}
-		messages = append(messages, answers...)
+	if err == nil && result.StopReason == loop.StopMaxSteps {
+		err = temporal.NewNonRetryableApplicationError(
+			fmt.Sprintf("the model was not done after %d turns", maxTurns), "coder.TooManyTurns", nil)
 	}
-	return out, temporal.NewNonRetryableApplicationError(
-		fmt.Sprintf("the model was not done after %d turns", maxTurns), "coder.TooManyTurns", nil)
+	return out, err
 }
 
-// callTools runs what the model asks for. What goes wrong is told to the model, which
-// can do something about it; only a cancelled execution ends here.
-func callTools(ctx workflow.Context, calls []workflows.ToolCall) ([]workflows.Message, error) {
-	answers := make([]workflows.Message, 0, len(calls))
-	for _, call := range calls {
-		result, err := offered.Call(ctx, call.Name, json.RawMessage(call.Arguments))
-		content := string(result)
-		if temporal.IsCanceledError(err) {
-			return nil, err
-		}
-		if err != nil {
-			content = "error: " + err.Error()
-		}
-		answers = append(answers, workflows.Message{Role: workflows.RoleTool, ToolCallID: call.ID, Content: content})
-	}
-	return answers, nil
+// instruction tells the model of the input's instruction, when a fork has changed it.
+type instruction struct {
+	in    Input
+	known string
 }
+
+func (i *instruction) news(ctx workflow.Context) ([]workflows.Message, error) {
+	now, err := workflows.Record(ctx, "instruction", i.in.Instruction)
+	if err != nil || now == i.known {
+		return nil, err
+	}
+	i.known = now
+	return []workflows.Message{{Role: workflows.RoleUser, Content: now}}, nil
+}
+
+// asJSON tells the model of results as they are recorded. There are executions whose
+// conversations have them so.
+func asJSON(result json.RawMessage) string { return string(result) }
