@@ -188,7 +188,7 @@ func patience(turn protocol.Turn, now time.Time) time.Duration {
 func (s *session) admit(ctx workflow.Context, turn protocol.Turn) error {
 	admission := protocol.Admission{Parent: turn.Parent}
 	if newest, ok := s.Newest[turn.AgentID]; ok && turn.Parent == "" {
-		admission = protocol.Admission{Parent: newest.ExecutionID, ParentRunID: newest.RunID}
+		admission = protocol.Admission{Parent: newest.ExecutionID, ParentRunID: newest.RunID, Left: newest.Left}
 	}
 	err := workflow.SignalExternalWorkflow(ctx, turn.ExecutionID, "", protocol.SignalAdmit, admission).Get(ctx, nil)
 	if ctx.Err() != nil {
@@ -234,7 +234,7 @@ func (s *session) look(ctx workflow.Context) error {
 	s.ending = false
 	switch status.Status {
 	case protocol.StatusCompleted:
-		s.complete(status.RunID)
+		s.complete(status)
 		s.Running = nil
 	case protocol.StatusFailed, protocol.StatusCancelled:
 		s.Running = nil
@@ -253,12 +253,36 @@ func (s *session) longest() time.Duration {
 }
 
 // complete makes the running turn one that others continue, unless a newer one of its agent is.
-func (s *session) complete(runID string) {
+func (s *session) complete(status protocol.TurnStatus) {
 	turn := s.Running
 	if newest, ok := s.Newest[turn.AgentID]; ok && turn.CreatedAt.Before(newest.CreatedAt) {
 		return
 	}
-	s.Newest[turn.AgentID] = protocol.CompletedTurn{ExecutionID: turn.ExecutionID, RunID: runID, CreatedAt: turn.CreatedAt}
+	s.Newest[turn.AgentID] = protocol.CompletedTurn{
+		ExecutionID: turn.ExecutionID, RunID: status.RunID, CreatedAt: turn.CreatedAt,
+		Left: status.Left, LeftBytes: status.LeftBytes,
+	}
+	s.forget()
+}
+
+// forget drops the oldest of what turns have left, until the rest fits the session's state.
+func (s *session) forget() {
+	for {
+		total, oldest := 0, ""
+		for _, agent := range workflow.DeterministicKeys(s.Newest) {
+			turn := s.Newest[agent]
+			total += turn.LeftBytes
+			if turn.Left != nil && (oldest == "" || turn.CreatedAt.Before(s.Newest[oldest].CreatedAt)) {
+				oldest = agent
+			}
+		}
+		if total <= protocol.KeptTotal {
+			return
+		}
+		turn := s.Newest[oldest]
+		turn.Left, turn.LeftBytes = nil, 0
+		s.Newest[oldest] = turn
+	}
 }
 
 // enter waits for the execution's turn in its session, and loads what it continues.
@@ -327,7 +351,7 @@ func leave(ctx workflow.Context, start *protocol.Start) {
 // parent may be deleted afterwards.
 func (x *execution) loadParent(ctx workflow.Context, parent protocol.Admission) error {
 	request := protocol.LoadParent{
-		ExecutionID: parent.Parent, RunID: parent.ParentRunID, AgentID: x.agent, Session: x.start.Session,
+		ExecutionID: parent.Parent, RunID: parent.ParentRunID, AgentID: x.agent, Session: x.start.Session, Left: parent.Left,
 	}
 	if fork := x.start.Fork; fork != nil {
 		request.Source = &protocol.Source{ExecutionID: fork.ExecutionID, RunID: fork.RunID}

@@ -408,8 +408,13 @@ func TestSessionSurvivesParents(t *testing.T) {
 	require.Equal(t, tine.StatusCompleted, fork.Execution().Status, fork.Execution().FailureReason)
 	require.JSONEq(t, strings.Replace(string(second.Execution().Output), p.session, id(fork)[len(id(fork))-12:], 1), string(fork.Execution().Output))
 
+	// The session itself keeps what is small.
 	p.delete(t, id(second))
-	lost := p.end(t, p.say(t, remark{Say: "3"}))
+	out, third := p.hear(t, p.say(t, remark{Say: strings.Repeat("3", protocol.KeptLimit)}))
+	require.Equal(t, []string{"1", "2"}, out.Heard)
+	p.hear(t, p.say(t, remark{Say: "other"}, func(r *tine.CreateRequest) { r.Agent = "other" })) // the session is done with the third
+	p.delete(t, id(third))
+	lost := p.end(t, p.say(t, remark{Say: "4"}))
 	require.Equal(t, tine.StatusFailed, lost.Execution().Status)
 	require.Contains(t, lost.Execution().FailureReason, "which this one continues, is gone")
 }
