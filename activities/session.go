@@ -22,7 +22,7 @@ import (
 
 // endingPatience is how long a look at a turn waits for the end that the turn has announced. It
 // is one workflow task away, so that only a worker that dies right then takes longer.
-const endingPatience = 10 * time.Second
+const endingPatience = 3 * time.Second
 
 // tineJoin tells a session that an execution waits for its turn.
 func (a *Activities) tineJoin(ctx context.Context, in protocol.JoinSession) error {
@@ -35,7 +35,7 @@ func (a *Activities) tineJoin(ctx context.Context, in protocol.JoinSession) erro
 }
 
 // leftPatience bounds the reading of what a turn has left. The next one can read it itself.
-const leftPatience = 10 * time.Second
+const leftPatience = 5 * time.Second
 
 // tineTurn says how a turn of a session stands.
 func (a *Activities) tineTurn(ctx context.Context, in protocol.TurnQuery) (protocol.TurnStatus, error) {
@@ -102,6 +102,8 @@ func (a *Activities) tineLoadParent(ctx context.Context, in protocol.LoadParent)
 	if in.Left != nil {
 		return *in.Left, nil
 	}
+	stop := heartbeat(ctx)
+	defer stop()
 	if in.Source != nil {
 		source, err := a.readLog(ctx, in.Source.ExecutionID, in.Source.RunID)
 		if err != nil {

@@ -24,7 +24,7 @@ const (
 	sweepFactor = 30
 
 	// turnTimeout bounds one look at a turn. One that is about to end may be waited for.
-	turnTimeout = 30 * time.Second
+	turnTimeout = 10 * time.Second
 
 	// joinTimeout and joinAttempts bound how long an execution tries to join its session.
 	joinTimeout  = 10 * time.Second
@@ -358,6 +358,7 @@ func (x *execution) loadParent(ctx workflow.Context, parent protocol.Admission) 
 	}
 	loading := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: prefixTimeout,
+		HeartbeatTimeout:    x.begin.HeartbeatTimeout,
 		RetryPolicy:         retryPolicy(prefixAttempts),
 		Summary:             protocol.OneLine("state of " + parent.Parent),
 	})
