@@ -314,6 +314,24 @@ func TestSessionEndings(t *testing.T) {
 	require.Equal(t, reply{Session: p.session, Parent: first, Heard: []string{"1"}}, out)
 }
 
+// TestSessionCancelledUnseen cancels a turn that no worker has seen yet: others need not wait for it.
+func TestSessionCancelledUnseen(t *testing.T) {
+	t.Parallel()
+	p := newParley(t)
+	p.stop()
+	first, second := p.say(t, remark{Say: "1"}), p.say(t, remark{Say: "2"})
+	require.NoError(t, p.Cancel(t.Context(), first))
+	_, err := p.Create(t.Context(), tine.CreateRequest{Agent: "converse", Session: p.session, ID: second})
+	var exists *tine.ExistsError
+	require.ErrorAs(t, err, &exists)
+	began := time.Now()
+	p.start(t)
+	out, _ := p.hear(t, second)
+	require.Equal(t, reply{Session: p.session}, out)
+	require.Less(t, time.Since(began), 40*time.Second)
+	require.Equal(t, tine.StatusCancelled, p.end(t, first).Execution().Status)
+}
+
 // TestSessionResources follows a workspace through the turns of a session.
 func TestSessionResources(t *testing.T) {
 	t.Parallel()
