@@ -127,14 +127,14 @@ func (x *execution) publishEnd(ctx workflow.Context, err error) {
 		x.approvals.pending = nil
 		x.publishApprovals(ctx)
 	}
-	status := protocol.StatusCompleted
+	x.status = protocol.StatusCompleted
 	switch {
 	case temporal.IsCanceledError(err):
-		status = protocol.StatusCancelled
+		x.status = protocol.StatusCancelled
 	case err != nil:
-		status = protocol.StatusFailed
+		x.status = protocol.StatusFailed
 	}
-	x.upsert(ctx, statusAttribute.ValueSet(status))
+	x.upsert(ctx, statusAttribute.ValueSet(x.status))
 	x.describe(ctx)
 }
 

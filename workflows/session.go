@@ -116,7 +116,8 @@ func (s *session) hear(ctx workflow.Context, turn protocol.Turn) {
 			s.queue(ctx, turn)
 			return
 		}
-		turn.Announced, turn.CreatedAt, turn.Since = s.Queue[i].Announced, s.Queue[i].CreatedAt, s.Queue[i].Since
+		// It stays where it was announced, but from now on Temporal's time counts, not the client's.
+		turn.Announced, turn.Since = s.Queue[i].Announced, s.Queue[i].Since
 		s.Queue[i] = turn
 	case protocol.TurnEnded:
 		if i >= 0 {

@@ -521,7 +521,7 @@ func TestSessionQueue(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	w := p.process(t, p.spec())
-	for _, i := range []int{5, 20, 35} {
+	for _, i := range []int{5, 30} {
 		_, err := p.Wait(ctx, ids[i])
 		require.NoError(t, err)
 		w.kill()

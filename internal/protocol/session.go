@@ -78,7 +78,7 @@ func unsafe(c rune) bool {
 type Turn struct {
 	ExecutionID string `json:"execution_id"`
 	AgentID     string `json:"agent_id,omitempty"`
-	// CreatedAt orders the turns.
+	// CreatedAt orders the turns. As long as a turn is but announced it is by the client's clock.
 	CreatedAt time.Time `json:"created_at"`
 	// Parent is the execution that the turn was told to continue.
 	Parent string `json:"parent_execution_id,omitempty"`
