@@ -18,8 +18,8 @@ const (
 	// none is running. Workers that come up find the turns in any order.
 	strangerPatience = time.Second
 
-	// sweepFirst is how soon a session looks after a turn that does not end, and sweepLast how
-	// seldom it ends up doing so: a turn that was terminated cannot say so.
+	// sweepFirst is how soon a session looks after a turn that does not end: one that was
+	// terminated cannot say so. Then it waits ever longer, up to sweepFactor times that.
 	sweepFirst  = 10 * time.Second
 	sweepFactor = 30
 
@@ -112,6 +112,7 @@ func (s *session) hear(ctx workflow.Context, turn protocol.Turn) {
 		}
 	case protocol.TurnWaiting:
 		turn.Waiting = true
+		s.hurry(ctx)
 		if i < 0 {
 			s.queue(ctx, turn)
 			return
@@ -207,11 +208,26 @@ func (s *session) admit(ctx workflow.Context, turn protocol.Turn) error {
 // watch begins to look after the running turn.
 func (s *session) watch(ctx workflow.Context) {
 	s.ending = false
-	s.sweep = time.Duration(s.Running.Sweep)
-	if s.sweep <= 0 {
-		s.sweep = sweepFirst
-	}
+	s.sweep = s.shortest()
 	s.sweepAt = workflow.Now(ctx).Add(s.sweep)
+}
+
+// hurry has the session look after the running turn soon: somebody has come to wait for its end.
+func (s *session) hurry(ctx workflow.Context) {
+	if s.Running == nil {
+		return
+	}
+	s.sweep = s.shortest()
+	if at := workflow.Now(ctx).Add(s.sweep); at.Before(s.sweepAt) {
+		s.sweepAt = at
+	}
+}
+
+func (s *session) shortest() time.Duration {
+	if own := time.Duration(s.Running.Sweep); own > 0 {
+		return own
+	}
+	return sweepFirst
 }
 
 // look asks how the running turn stands, and notes its end. What Temporal says counts: a turn
@@ -241,16 +257,9 @@ func (s *session) look(ctx workflow.Context) error {
 		s.Running = nil
 	default:
 		s.sweepAt = workflow.Now(ctx).Add(s.sweep)
-		s.sweep = min(2*s.sweep, s.longest())
+		s.sweep = min(2*s.sweep, sweepFactor*s.shortest())
 	}
 	return nil
-}
-
-func (s *session) longest() time.Duration {
-	if own := time.Duration(s.Running.Sweep); own > 0 {
-		return sweepFactor * own
-	}
-	return sweepFactor * sweepFirst
 }
 
 // complete makes the running turn one that others continue, unless a newer one of its agent is.

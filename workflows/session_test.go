@@ -256,6 +256,15 @@ func TestSession(t *testing.T) {
 			},
 			want: "1< 2<",
 		},
+		"who comes to wait has the session look soon": {
+			turns: map[string]*playedTurn{"1": {takes: 6 * time.Hour, silent: true, ends: protocol.StatusCancelled}, "2": {takes: second}},
+			script: func(p *played) {
+				p.at(0, func() { p.tell(protocol.TurnWaiting, "1", 1) })
+				p.at(6*time.Hour+5*second, func() { p.tell(protocol.TurnWaiting, "2", 2) })
+				p.at(6*time.Hour+20*second, func() { require.Len(p.t, p.order, 2) })
+			},
+			want: "1< 2<",
+		},
 		"one that says it ends is waited for": {
 			turns: map[string]*playedTurn{"1": {}, "2": {takes: second}},
 			script: func(p *played) {
