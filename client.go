@@ -67,16 +67,24 @@ type CreateRequest struct {
 	ID string
 	// TaskQueue is where it runs. Empty means the client's.
 	TaskQueue string
-	// Session and Parent are recorded with the execution.
+	// Session is the label of the session that the execution belongs to. Executions of a session
+	// run one at a time, in the order in which they were created, and continue the newest
+	// completed one of their agent.
 	Session string
-	Parent  string
+	// Parent is the id of an execution to continue instead: a completed one of the same agent.
+	Parent string
 }
 
 // Create starts an execution and returns at once, also if no worker runs. An id
-// that has been used is an *ExistsError.
+// that has been used is an *ExistsError, and a parent that cannot be continued a *ParentError.
 func (c *Client) Create(ctx context.Context, req CreateRequest) (*Execution, error) {
 	if req.Agent == "" {
 		return nil, errors.New("create execution: an agent is required")
+	}
+	if req.Parent != "" {
+		if err := c.checkParent(ctx, req); err != nil {
+			return nil, err
+		}
 	}
 	var start *protocol.Start
 	if req.Session != "" || req.Parent != "" {
@@ -105,6 +113,23 @@ func (c *Client) start(ctx context.Context, req CreateRequest, start *protocol.S
 	if req.TaskQueue == "" {
 		req.TaskQueue = c.opts.TaskQueue
 	}
+	withdraw, err := c.announce(ctx, req, start)
+	if err != nil {
+		return nil, err
+	}
+	run, err := c.startWorkflow(ctx, req, start)
+	if err != nil {
+		withdraw()
+		return nil, err
+	}
+	log, err := history.Read(ctx, c.temporal, req.ID, run.GetRunID(), 0, c.decoder)
+	if err != nil {
+		return nil, fmt.Errorf("read execution %s: %w", req.ID, err)
+	}
+	return describeLog(log), nil
+}
+
+func (c *Client) startWorkflow(ctx context.Context, req CreateRequest, start *protocol.Start) (client.WorkflowRun, error) {
 	opts := client.StartWorkflowOptions{
 		ID:                                       req.ID,
 		TaskQueue:                                req.TaskQueue,
@@ -130,11 +155,7 @@ func (c *Client) start(ctx context.Context, req CreateRequest, start *protocol.S
 	if err != nil {
 		return nil, fmt.Errorf("create execution: %w", err)
 	}
-	log, err := history.Read(ctx, c.temporal, req.ID, run.GetRunID(), 0, c.decoder)
-	if err != nil {
-		return nil, fmt.Errorf("read execution %s: %w", req.ID, err)
-	}
-	return describeLog(log), nil
+	return run, nil
 }
 
 func attributes(req CreateRequest, start *protocol.Start) temporal.SearchAttributes {

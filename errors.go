@@ -64,6 +64,39 @@ func (e *ClosedError) Error() string {
 	return fmt.Sprintf("execution %s has ended already: %s", e.ExecutionID, e.Status)
 }
 
+// SessionLabelError says what is wrong with a session's label.
+type SessionLabelError struct {
+	Message string
+}
+
+func (e *SessionLabelError) Error() string { return e.Message }
+
+// SessionNotFoundError says that there is no such session.
+type SessionNotFoundError struct {
+	Session string
+}
+
+func (e *SessionNotFoundError) Error() string {
+	return fmt.Sprintf("no session %q: it has no executions, or their retention has passed", e.Session)
+}
+
+// SessionExistsError says that a session exists, which a fork was to begin.
+type SessionExistsError struct {
+	Session string
+}
+
+func (e *SessionExistsError) Error() string {
+	return fmt.Sprintf("a session %q exists already; a fork begins a new one", e.Session)
+}
+
+// ParentError says why an execution cannot be continued.
+type ParentError struct {
+	ExecutionID string
+	Message     string
+}
+
+func (e *ParentError) Error() string { return e.Message }
+
 // ApprovalNotFoundError says that there is no such approval.
 type ApprovalNotFoundError struct {
 	ID string

@@ -21,7 +21,8 @@ type ForkRequest struct {
 	Input json.RawMessage
 	// TaskQueue is where the fork runs. Empty means where the source was started.
 	TaskQueue string
-	// Session puts the fork into a new session.
+	// Session is the label of a new session that the fork begins. One that exists is a
+	// *SessionExistsError. Empty means that the fork is in none, wherever its source is.
 	Session string
 	// Policy decides in the fork, and in forks of it, instead of the worker's own. Nil keeps what the
 	// source has brought with it, if anything. Copied outcomes stay as they are.

@@ -49,6 +49,9 @@ func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
 	if cancelRequested {
 		e.Notes = append(e.Notes, "it has been asked to stop, and has not ended yet")
 	}
+	if log.Waiting {
+		e.Notes = append(e.Notes, fmt.Sprintf("it waits for its turn; %q shows what comes before it", "tine session get "+e.Session))
+	}
 	c.addNotes(ctx, e, taskFailure)
 	e.Notes = append(e.Notes, limitNotes(log)...)
 	return e, nil
@@ -100,7 +103,7 @@ func (c *Client) addNotes(ctx context.Context, e *Execution, taskFailure *failur
 	if taskFailure != nil {
 		e.Notes = append(e.Notes, "its workflow task fails and is tried again: "+taskFailure.GetMessage())
 	}
-	if e.Status == StatusPending && taskFailure == nil {
+	if e.Status == StatusPending && taskFailure == nil && len(e.Notes) == 0 {
 		note := fmt.Sprintf("no worker has picked it up yet; it waits on task queue %q", e.TaskQueue)
 		if c.polled(ctx, e.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW) == nobody {
 			note += ", which no worker serves"

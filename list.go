@@ -61,7 +61,9 @@ func query(opts ListOptions, attributes bool) string {
 	equal("WorkflowType", opts.Agent)
 	if attributes {
 		conditions = append(conditions, protocol.AttributeAgent+" IS NOT NULL")
-		equal(protocol.AttributeSession, opts.Session)
+		if opts.Session != "" {
+			conditions = append(conditions, sessionCondition(opts.Session))
+		}
 		equal(protocol.AttributeForkedFrom, opts.ForkedFrom)
 	}
 	switch opts.Status {
@@ -77,8 +79,32 @@ func query(opts ListOptions, attributes bool) string {
 	return strings.Join(conditions, " AND ")
 }
 
+// escaped are the characters that the visibility store does not find: the server compares with the
+// escape sequence that it reads.
+const escaped = "'\"\\\b\n\r\t\x1a"
+
+// sessionCondition selects the executions of a session, or a few more: what comes of it has to
+// be compared with the label.
+func sessionCondition(label string) string {
+	at := strings.IndexAny(label, escaped)
+	switch at {
+	case -1:
+		return protocol.AttributeSession + " = " + quote(label)
+	case 0:
+		return protocol.AttributeSession + " IS NOT NULL"
+	default:
+		return protocol.AttributeSession + " STARTS_WITH " + quote(label[:at])
+	}
+}
+
 func quote(s string) string {
 	return "'" + strings.ReplaceAll(strings.ReplaceAll(s, `\`, `\\`), "'", `\'`) + "'"
+}
+
+// matches checks what the visibility store could not. Tine's own workflows are no executions.
+func (o ListOptions) matches(e *Execution) bool {
+	return !protocol.Reserved(e.AgentID) &&
+		(o.Status == "" || e.Status == o.Status) && (o.Session == "" || e.Session == o.Session)
 }
 
 // list gives the newest executions. The visibility store has open ones first, by their start, and
@@ -94,7 +120,7 @@ func (c *Client) list(ctx context.Context, query string, opts ListOptions) ([]*E
 			if newest.complete(e) {
 				return false, nil
 			}
-			if opts.Status == "" || e.Status == opts.Status {
+			if opts.matches(e) {
 				newest.add(e)
 			}
 			return true, nil

@@ -39,6 +39,9 @@ type Options struct {
 	// HostTimeout is how long a task waits for the one host that can run it. Zero
 	// means 10 minutes.
 	HostTimeout time.Duration
+	// SessionSweep is how soon a session looks after a turn that does not end, and then ever
+	// less often. Zero means 10 seconds.
+	SessionSweep time.Duration
 	// Decoder reads histories of other executions.
 	Decoder eventlog.Decoder
 }
@@ -188,6 +191,11 @@ func (a *Activities) Register(r Registry) {
 		protocol.ActivityLimit:          a.tineLimit,
 		protocol.ActivityListMCPTools:   a.tineListMCPTools,
 		protocol.ActivityCallMCPTool:    a.tineCallMCPTool,
+		protocol.ActivityJoin:           a.tineJoin,
+		protocol.ActivityTurn:           a.tineTurn,
+		protocol.ActivityLoadParent:     a.tineLoadParent,
+		protocol.ActivityState:          a.tineState,
+		protocol.ActivityOpenResource:   a.tineOpenResource,
 	} {
 		r.RegisterActivityWithOptions(fn, activity.RegisterOptions{Name: name})
 	}

@@ -62,7 +62,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 	acts, err := activities.New(activities.Options{
 		Policy: opts.Policy, ForkPolicy: opts.ForkPolicy, PolicyOptions: opts.PolicyOptions, Resources: set,
 		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models, MCPServers: i.mcpServers,
-		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout,
+		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout, SessionSweep: opts.SessionSweep,
 		Decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},
 	})
 	if err != nil {
@@ -230,6 +230,7 @@ func Register(r Registry, opts Options, serve ...Item) error {
 
 func registerAgents(r WorkflowRegistry, agents []workflows.Agent) {
 	r.RegisterWorkflowWithOptions(workflows.Limiter, workflow.RegisterOptions{Name: protocol.WorkflowLimiter})
+	r.RegisterWorkflowWithOptions(workflows.Session, workflow.RegisterOptions{Name: protocol.WorkflowSession})
 	for _, agent := range agents {
 		r.RegisterWorkflowWithOptions(agent.Run, workflow.RegisterOptions{Name: agent.Name()})
 	}

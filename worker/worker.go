@@ -48,6 +48,10 @@ type Options struct {
 	// HostTimeout is how long a step waits for the one host that holds its resources.
 	// Zero means 10 minutes.
 	HostTimeout time.Duration
+	// SessionSweep is how soon a session notices that a turn was terminated or has timed out.
+	// The longer a turn runs the less often it looks, down to a thirtieth of that. Zero means
+	// 10 seconds.
+	SessionSweep time.Duration
 	// DrainTimeout is how long steps may take to end when the worker stops. Those that
 	// are safe to retry then run again elsewhere. Zero means 30 seconds.
 	DrainTimeout time.Duration

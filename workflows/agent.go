@@ -49,16 +49,30 @@ func (a Agent) Name() string { return a.name }
 func (a Agent) Run(ctx workflow.Context, input json.RawMessage, start *protocol.Start) (json.RawMessage, error) {
 	x, err := newExecution(ctx, a.name, start)
 	if err != nil {
+		leave(ctx, start)
 		return nil, err
 	}
-	out, err := x.handle(ctx, a.handle, input)
+	out, err := x.run(ctx, a.handle, input)
+	err = executionError(err)
+	x.publishEnd(ctx, err)
+	leave(ctx, start)
+	return out, err
+}
+
+// run lets the handler run when its turn has come.
+func (x *execution) run(ctx workflow.Context, handler func(workflow.Context, json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
+	if err := x.enter(ctx); err != nil {
+		return nil, err
+	}
+	out, err := x.handle(ctx, handler, input)
 	if err == nil {
 		x.captureUncovered(ctx)
 	}
 	x.noteDivergence(ctx)
 	x.pauseAtEnd(ctx)
-	err = executionError(err)
-	x.publishEnd(ctx, err)
+	if err == nil {
+		err = x.recordState(ctx)
+	}
 	return out, err
 }
 

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,8 +35,11 @@ type execution struct {
 	tokens    int64
 	approvals approvals
 	// status is what the status attribute says.
-	status    string
-	seed      *seed
+	status string
+	seed   *seed
+	// previous is what the execution continues, and state what it leaves itself.
+	previous  *protocol.Previous
+	state     json.RawMessage
 	gate      *gate
 	resources *resourceSet
 	// mcpTools has the lists of MCP servers' tools, by server.
@@ -110,6 +114,9 @@ var (
 
 func (x *execution) publishStart(ctx workflow.Context) {
 	x.status = protocol.StatusRunning
+	if x.start.Session != "" {
+		x.status = protocol.StatusPending
+	}
 	updates := []temporal.SearchAttributeUpdate{
 		statusAttribute.ValueSet(x.status),
 		agentAttribute.ValueSet(x.agent),
@@ -129,14 +136,14 @@ func (x *execution) publishEnd(ctx workflow.Context, err error) {
 		x.approvals.pending = nil
 		x.listApprovals(ctx)
 	}
-	status := protocol.StatusCompleted
+	x.status = protocol.StatusCompleted
 	switch {
 	case temporal.IsCanceledError(err):
-		status = protocol.StatusCancelled
+		x.status = protocol.StatusCancelled
 	case err != nil:
-		status = protocol.StatusFailed
+		x.status = protocol.StatusFailed
 	}
-	x.upsert(ctx, statusAttribute.ValueSet(status))
+	x.upsert(ctx, statusAttribute.ValueSet(x.status))
 	x.describe(ctx)
 }
 
@@ -173,8 +180,14 @@ func (x *execution) describe(ctx workflow.Context) {
 	if x.seed != nil && x.seed.left > 0 {
 		b.WriteString(fmt.Sprintf("**Recorded steps left to replay:** %d\n\n", x.seed.left))
 	}
+	if x.previous != nil {
+		b.WriteString(fmt.Sprintf("**Continues** `%s`\n\n", x.previous.ExecutionID))
+	}
 	doing := "nothing right now"
-	if len(x.running) > 0 {
+	switch {
+	case x.status == protocol.StatusPending:
+		doing = "waits for its turn in its session"
+	case len(x.running) > 0:
 		doing = "`" + strings.Join(x.running, "`, `") + "`"
 	}
 	b.WriteString("**Doing:** " + doing + "\n")

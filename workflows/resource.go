@@ -60,7 +60,8 @@ func validKey(key string) bool {
 
 // Open makes the resource available to the execution's steps. The first call
 // creates it: in a fork from the checkpoint that the fork point selects, otherwise from
-// the driver's initial environment. If no checkpoint covers that state, one
+// the driver's initial environment. An execution that continues another one of its session
+// goes on with that one's resource instead, as it is now. If no checkpoint covers that state, one
 // is taken at once. Further calls with the same options do nothing; other options are
 // an error. A resource that cannot be created is a *StepError with ReasonResource. If
 // the checkpoint of a fork is missing, the execution fails at once.
@@ -145,11 +146,13 @@ func sameSpec(known, asked protocol.ResourceSpec) error {
 
 // resourceSet holds the resources of an execution.
 type resourceSet struct {
-	// specs are all that are registered: opened ones and those of a fork's prefix.
+	// specs are all that are registered: opened ones, those of a fork's prefix, and inherited ones.
 	specs  map[string]protocol.ResourceSpec
 	seeded map[string]*seededResource
-	opened map[string]*openResource
-	keys   []string // of opened ones, in order
+	// inherited are those that the parent in the session has left.
+	inherited map[string]protocol.PreviousResource
+	opened    map[string]*openResource
+	keys      []string // of opened ones, in order
 	// host names the one host that holds them, if only one does.
 	host string
 }
@@ -172,9 +175,10 @@ type openResource struct {
 
 func newResourceSet() *resourceSet {
 	return &resourceSet{
-		specs:  map[string]protocol.ResourceSpec{},
-		seeded: map[string]*seededResource{},
-		opened: map[string]*openResource{},
+		specs:     map[string]protocol.ResourceSpec{},
+		seeded:    map[string]*seededResource{},
+		inherited: map[string]protocol.PreviousResource{},
+		opened:    map[string]*openResource{},
 	}
 }
 
@@ -182,6 +186,14 @@ func (s *resourceSet) adopt(seed *seed) {
 	s.seeded = seed.resources
 	for _, key := range workflow.DeterministicKeys(seed.resources) {
 		s.specs[key] = seed.resources[key].ResourceSpec
+	}
+}
+
+// inherit takes over the parent's resources, which the execution goes on with.
+func (s *resourceSet) inherit(previous []protocol.PreviousResource) {
+	for _, r := range previous {
+		s.inherited[r.Key] = r
+		s.specs[r.Key] = r.ResourceSpec
 	}
 }
 
@@ -249,23 +261,22 @@ func (x *execution) route(opts *workflow.ActivityOptions) {
 	opts.ScheduleToStartTimeout = x.begin.HostTimeout
 }
 
-// open creates the resource and captures its starting state unless that is covered.
+// open creates the resource, or opens what the parent has left, and captures its starting state
+// unless that is covered.
 func (x *execution) open(ctx workflow.Context, spec protocol.ResourceSpec) error {
-	seeded := x.resources.seeded[spec.Key]
-	request := protocol.CreateResource{ResourceSpec: spec}
 	r := &openResource{ResourceSpec: spec}
-	if seeded != nil {
-		request.Registered = true
-		request.Checkpoint = seeded.restoration.CheckpointRef
+	host := x.resources.inherited[spec.Key].Host
+	if seeded := x.resources.seeded[spec.Key]; seeded != nil {
+		host = seeded.restoration.Host
 		r.count = seeded.count
 		r.covered = seeded.restoration.Covered
-		if err := x.place(seeded.restoration.Host, spec.Key); err != nil {
-			return err
-		}
+	}
+	if err := x.place(host, spec.Key); err != nil {
+		return err
 	}
 	x.resources.specs[spec.Key] = spec
 
-	created, err := x.create(ctx, request)
+	created, err := x.obtain(ctx, spec)
 	if err != nil {
 		return err
 	}
@@ -299,17 +310,31 @@ func (x *execution) place(host, key string) error {
 	return nil
 }
 
-func (x *execution) create(ctx workflow.Context, request protocol.CreateResource) (protocol.ResourceCreated, error) {
+// obtain opens the resource if the parent has left it, and creates it otherwise.
+func (x *execution) obtain(ctx workflow.Context, spec protocol.ResourceSpec) (protocol.ResourceCreated, error) {
+	inherited, known := x.resources.inherited[spec.Key]
+	if known && inherited.Binding != nil {
+		return x.acquire(ctx, spec, protocol.ActivityOpenResource, protocol.OpenResource{ResourceSpec: spec, Binding: inherited.Binding})
+	}
+	request := protocol.CreateResource{ResourceSpec: spec, Registered: known}
+	if seeded := x.resources.seeded[spec.Key]; seeded != nil {
+		request.Registered = true
+		request.Checkpoint = seeded.restoration.CheckpointRef
+	}
+	return x.acquire(ctx, spec, protocol.ActivityCreateResource, request)
+}
+
+func (x *execution) acquire(ctx workflow.Context, spec protocol.ResourceSpec, activity string, request any) (protocol.ResourceCreated, error) {
 	opts := workflow.ActivityOptions{
 		StartToCloseTimeout: startToCloseTimeout,
 		HeartbeatTimeout:    x.begin.HeartbeatTimeout,
 		WaitForCancellation: true,
 		RetryPolicy:         retryPolicy(maximumAttempts),
-		Summary:             protocol.OneLine(request.Key + " (" + request.Driver + ")"),
+		Summary:             protocol.OneLine(spec.Key + " (" + spec.Driver + ")"),
 	}
 	x.route(&opts)
 	var created protocol.ResourceCreated
-	err := x.await(ctx, workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, opts), protocol.ActivityCreateResource, request), &created)
+	err := x.await(ctx, workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, opts), activity, request), &created)
 	switch {
 	case err == nil || temporal.IsCanceledError(err):
 		return created, err
@@ -320,7 +345,7 @@ func (x *execution) create(ctx workflow.Context, request protocol.CreateResource
 	if described.Reason == protocol.ReasonToolError {
 		described.Reason = protocol.ReasonResource
 	}
-	failed := stepError(protocol.Step{Target: request.Key}, described)
+	failed := stepError(protocol.Step{Target: spec.Key}, described)
 	if described.Reason == protocol.ReasonUnavailable {
 		// Nothing good comes of a fork that goes on without the files it was to start from.
 		x.fatal = temporal.NewNonRetryableApplicationError(failed.Error(), failure.TypeUnavailable, nil)

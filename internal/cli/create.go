@@ -30,7 +30,11 @@ inline, or - for stdin, or @FILE; without one it is {}.
 No worker need run: the execution waits on its task queue. With --wait the
 command shows the execution's events until it ends; the exit code is 0 if it
 completed and 1 if it failed or was cancelled. An interrupt ends the waiting, not
-the execution.`,
+the execution.
+
+With --session the execution is a turn of that session: it waits until those
+before it have ended, and continues the newest completed one of the same agent.
+With --parent it continues that execution instead.`,
 		Example: `  tine exec create YourAgent '{"task":"tidy the notes"}'
   tine exec create YourAgent @input.json --id nightly-2026-05-01 --wait
   id=$(tine exec create YourAgent -o json | jq -r .id)`,
@@ -51,8 +55,8 @@ the execution.`,
 		},
 	}
 	cmd.Flags().StringVar(&opts.id, "id", "", "`ID` of the execution; a new UUID by default")
-	cmd.Flags().StringVar(&opts.session, "session", "", "`SESSION` that the execution belongs to")
-	cmd.Flags().StringVar(&opts.parent, "parent", "", "`ID` of the execution that this one continues")
+	cmd.Flags().StringVar(&opts.session, "session", "", "`SESSION` that the execution is a turn of")
+	cmd.Flags().StringVar(&opts.parent, "parent", "", "`ID` of a completed execution to continue")
 	cmd.Flags().BoolVar(&opts.wait, "wait", false, "show the execution to its end")
 	return cmd
 }

@@ -125,6 +125,9 @@ func classify(ctx context.Context, err error, began bool, command string) failur
 	if f, ok := executionFailure(err); ok {
 		return f
 	}
+	if f, ok := sessionFailure(err); ok {
+		return f
+	}
 	if f, ok := approvalFailure(err); ok {
 		return f
 	}
@@ -188,6 +191,34 @@ func executionFailure(err error) (failure, bool) {
 	case errors.As(err, &closed):
 		f.exit, f.code = exitFailed, "closed"
 		f.hint = fmt.Sprintf("%q shows how it ended", "tine exec get "+closed.ExecutionID)
+	default:
+		return failure{}, false
+	}
+	return f, true
+}
+
+// sessionFailure describes what is wrong with a session, or with what was to be continued.
+func sessionFailure(err error) (failure, bool) {
+	var (
+		label   *tine.SessionLabelError
+		missing *tine.SessionNotFoundError
+		exists  *tine.SessionExistsError
+		parent  *tine.ParentError
+	)
+	f := failure{message: err.Error()}
+	switch {
+	case errors.As(err, &label):
+		f.exit, f.code = exitUsage, "session_label"
+		f.hint = "choose another label"
+	case errors.As(err, &missing):
+		f.exit, f.code = exitNotFound, "session_not_found"
+		f.hint = `"tine session ls" lists the sessions there are`
+	case errors.As(err, &exists):
+		f.exit, f.code = exitFailed, "session_exists"
+		f.hint = "choose a new --session, or leave it out"
+	case errors.As(err, &parent):
+		f.exit, f.code = exitFailed, "parent"
+		f.hint = fmt.Sprintf("%q shows it", "tine exec get "+parent.ExecutionID)
 	default:
 		return failure{}, false
 	}

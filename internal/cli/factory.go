@@ -30,6 +30,8 @@ type executions interface {
 	Follow(ctx context.Context, id string, afterSeq int64) iter.Seq2[tine.Event, error]
 	Cancel(ctx context.Context, id string) error
 	Resolve(ctx context.Context, prefix string) (string, error)
+	Sessions(context.Context, tine.SessionOptions) ([]*tine.Session, error)
+	Session(ctx context.Context, label string, opts tine.SessionOptions) (*tine.Session, error)
 	Approvals(context.Context, tine.ApprovalOptions) ([]*tine.Approval, error)
 	Approval(ctx context.Context, id string) (*tine.Approval, error)
 	Grant(ctx context.Context, id string, decision tine.ApprovalDecision) (*tine.Approval, error)

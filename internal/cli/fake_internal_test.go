@@ -25,9 +25,26 @@ type fake struct {
 	cancel  func(id string) error
 	resolve func(prefix string) (string, error)
 
+	sessions func(tine.SessionOptions) ([]*tine.Session, error)
+	session  func(label string, opts tine.SessionOptions) (*tine.Session, error)
+
 	approvals func(tine.ApprovalOptions) ([]*tine.Approval, error)
 	approval  func(id string) (*tine.Approval, error)
 	decide    func(status, id string, decision tine.ApprovalDecision) (*tine.Approval, error)
+}
+
+func (f *fake) Sessions(_ context.Context, opts tine.SessionOptions) ([]*tine.Session, error) {
+	if f.sessions == nil {
+		return nil, errUnexpected
+	}
+	return f.sessions(opts)
+}
+
+func (f *fake) Session(_ context.Context, label string, opts tine.SessionOptions) (*tine.Session, error) {
+	if f.session == nil {
+		return nil, errUnexpected
+	}
+	return f.session(label, opts)
 }
 
 func (f *fake) Approvals(_ context.Context, opts tine.ApprovalOptions) ([]*tine.Approval, error) {

@@ -66,6 +66,21 @@ func TestLsFlags(t *testing.T) {
 	})
 }
 
+func TestSessionFlags(t *testing.T) {
+	t.Parallel()
+	type shown struct {
+		Session string
+		Limit   int
+	}
+	show := func(o *sessionOptions) shown { return shown{o.session, o.limit} }
+	checkFlags(t, newSessionLsCmd, show, map[string]shown{"": {"", 50}, "--limit 7": {"", 7}})
+	checkFlags(t, newSessionGetCmd, show, map[string]shown{"s": {"s", 50}, "s --limit 7": {"s", 7}})
+	for _, args := range []string{"session ls --limit 0", "session ls s", "session get", "session get s --limit -1"} {
+		h := newHarness(nil, 0)
+		require.Equal(t, exitUsage, h.run(t.Context(), strings.Fields(args)...), args)
+	}
+}
+
 func TestEventsFlags(t *testing.T) {
 	t.Parallel()
 	type shown struct {

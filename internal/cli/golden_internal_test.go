@@ -40,6 +40,35 @@ func listed() *fake {
 	return &fake{list: func(tine.ListOptions) ([]*tine.Execution, error) { return found, nil }}
 }
 
+// conversing is a client that has sessions.
+func conversing() *fake {
+	var turns []*tine.Execution
+	turn := func(id, status, parent string) {
+		e := newScript(id).execution
+		e.Session, e.Status, e.ParentExecutionID = "billing", status, parent
+		e.CreatedAt = e.CreatedAt.Add(time.Duration(len(turns)) * time.Minute)
+		turns = append(turns, e)
+	}
+	turn("turn-1", tine.StatusCompleted, "")
+	turn("turn-2", tine.StatusRunning, "turn-1")
+	turn("turn-3", tine.StatusPending, "")
+	billing := tine.Session{
+		Session: "billing", Agents: []string{"accountant", "coder"}, Turns: 3, Pending: 1, Running: "turn-2", Latest: "turn-3",
+		CreatedAt: turns[0].CreatedAt, UpdatedAt: turns[2].CreatedAt,
+	}
+	return &fake{
+		sessions: func(tine.SessionOptions) ([]*tine.Session, error) {
+			known := &tine.Session{Session: "only a\nlabel", CreatedAt: testNow, UpdatedAt: testNow}
+			return []*tine.Session{&billing, known}, nil
+		},
+		session: func(_ string, opts tine.SessionOptions) (*tine.Session, error) {
+			s := billing
+			s.Executions = turns[max(0, len(turns)-opts.Limit):]
+			return &s, nil
+		},
+	}
+}
+
 func starts(s *script) *fake {
 	c := s.client()
 	c.create = func(tine.CreateRequest) (*tine.Execution, error) { return newScript(sourceID).execution, nil }
@@ -111,6 +140,14 @@ func TestOutput(t *testing.T) {
 		{"approval.get.json", asks(), piped, []string{"approval", "get", sourceID, "-o", "json"}, 0},
 		{"approval.grant.80.txt", asks(), 80, []string{"approval", "grant", sourceID, "--by", "ann", "--reason", "looks fine"}, 0},
 		{"approval.deny.json", asks(), piped, []string{"approval", "deny", sourceID, "--by", "ann", "-o", "json"}, 0},
+		{"session.ls.80.txt", conversing(), 80, []string{"session", "ls"}, 0},
+		{"session.ls.piped.txt", conversing(), piped, []string{"session", "ls", "--limit", "2"}, 0},
+		{"session.ls.json", conversing(), piped, []string{"session", "ls", "-o", "json"}, 0},
+		{"session.ls.none.txt", &fake{sessions: func(tine.SessionOptions) ([]*tine.Session, error) { return nil, nil }}, 80, []string{"session", "ls"}, 0},
+		{"session.ls.none.json", &fake{sessions: func(tine.SessionOptions) ([]*tine.Session, error) { return nil, nil }}, piped, []string{"session", "ls", "-o", "json"}, 0},
+		{"session.get.80.txt", conversing(), 80, []string{"session", "get", "billing"}, 0},
+		{"session.get.some.80.txt", conversing(), 80, []string{"session", "get", "billing", "--limit", "2"}, 0},
+		{"session.get.json", conversing(), piped, []string{"session", "get", "billing", "--limit", "1", "-o", "json"}, 0},
 		{"version.txt", nil, 80, []string{"version"}, 0},
 		{"version.json", nil, piped, []string{"version", "-o", "json"}, 0},
 	}

@@ -38,7 +38,7 @@ The beginning of an ID is enough where no other ID begins so.
 	root.SetHelpCommand(newHelpCmd())
 	root.SetUsageTemplate(usageTemplate)
 	addConnectionFlags(root, f)
-	root.AddCommand(newDevCmd(f, nil), newExecCmd(f), newApprovalCmd(f), newPolicyCmd(f), newVersionCmd(f, nil))
+	root.AddCommand(newDevCmd(f, nil), newExecCmd(f), newSessionCmd(f), newApprovalCmd(f), newPolicyCmd(f), newVersionCmd(f, nil))
 	addCompletionCmd(root)
 	return root
 }

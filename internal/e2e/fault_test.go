@@ -62,7 +62,7 @@ func serve(raw string) error {
 	hooked := &hookedDriver{Driver: driver, scratch: spec.Scratch}
 	items := script.Items(driver, script.Echo{})
 	items[len(items)-1] = worker.Driver(hooked)
-	items = append(items, worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect))
+	items = append(items, worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect), worker.Agent("converse", converse))
 	opts := worker.Options{TaskQueue: spec.Queue, HeartbeatTimeout: faultHeartbeat, HostTimeout: spec.HostTimeout}
 	if spec.Policy != "" {
 		bundle, err := policy.Compile(context.Background(), []policy.Source{{Name: "test.yaml", Data: []byte(spec.Policy)}}, policy.Options{})

@@ -34,8 +34,8 @@ var (
 	speaker = workflows.NewModel("speaker")
 )
 
-// converse is an agent whose model has two tools.
-func converse(ctx workflow.Context, question string) (loop.Result, error) {
+// chat is an agent whose model has two tools.
+func chat(ctx workflow.Context, question string) (loop.Result, error) {
 	return loop.Run(ctx, loop.Options{
 		Model: speaker, Tools: workflows.Tools(shout, whisper), System: "be brief",
 		Messages: []workflows.Message{{Role: workflows.RoleUser, Content: question}},
@@ -163,7 +163,7 @@ func pieces(text string) []string {
 	return append(all, text)
 }
 
-// modelItems are the model server and the tools of converse.
+// modelItems are the model server and the tools of chat.
 func modelItems(t *testing.T, s *modelServer) []worker.Item {
 	t.Helper()
 	server := httptest.NewServer(s)
@@ -177,10 +177,10 @@ func modelItems(t *testing.T, s *modelServer) []worker.Item {
 	}
 }
 
-// conversing makes a bench whose worker serves converse with the model server.
+// conversing makes a bench whose worker serves chat with the model server.
 func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
 	t.Helper()
-	items := append(modelItems(t, s), worker.Agent("converse", converse))
+	items := append(modelItems(t, s), worker.Agent("chat", chat))
 	return setup(t, append([]benchOption{withItems(func(*directory.Driver) []worker.Item { return items })}, options...)...)
 }
 
@@ -205,7 +205,7 @@ func loopAnswers() []modelAnswer {
 
 func (b *bench) converse(t *testing.T) (*tine.Log, loop.Result) {
 	t.Helper()
-	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "converse", Input: json.RawMessage(`"hello?"`)})
+	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "chat", Input: json.RawMessage(`"hello?"`)})
 	require.NoError(t, err)
 	log := b.end(t, e.ID)
 	return log, loopResult(t, log)
@@ -341,7 +341,7 @@ rules: [{id: quiet, when: {step_kind: llm_call}, then: {decision: deny, reason: 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := conversing(t, &modelServer{answers: []modelAnswer{tc.answer}}, withPolicy(t, tc.rules))
-			e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "converse", Input: json.RawMessage(`"hello?"`)})
+			e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "chat", Input: json.RawMessage(`"hello?"`)})
 			require.NoError(t, err)
 			ended := b.end(t, e.ID).Execution()
 			require.Equal(t, tine.StatusFailed, ended.Status)

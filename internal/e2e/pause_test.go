@@ -22,9 +22,9 @@ import (
 )
 
 var (
-	sandbox = workflows.NewResource("sandbox")
-	setting = workflows.NewTool[settingArgs, bool]("set", workflows.WithResources("sandbox"))
-	asking  = workflows.NewTool[settingArgs, bool]("ask", workflows.WithResources("sandbox"))
+	pausable = workflows.NewResource("sandbox")
+	setting  = workflows.NewTool[settingArgs, bool]("set", workflows.WithResources("sandbox"))
+	asking   = workflows.NewTool[settingArgs, bool]("ask", workflows.WithResources("sandbox"))
 )
 
 type settingArgs struct {
@@ -45,7 +45,7 @@ func set(ctx context.Context, in settingArgs) (bool, error) {
 
 // pausing asks for approval while another step runs beside it.
 func pausing(ctx workflow.Context, mode workflows.PauseMode) ([]bool, error) {
-	err := sandbox.Open(ctx, workflows.ResourceOptions{Driver: "memory", Pause: mode})
+	err := pausable.Open(ctx, workflows.ResourceOptions{Driver: "memory", Pause: mode})
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (s slow) Pause(ctx context.Context, binding json.RawMessage) error {
 
 // pausingMany has three resources, and asks twice. A step runs beside what it asks for then.
 func pausingMany(ctx workflow.Context, _ script.NoArgs) (string, error) {
-	for _, r := range []workflows.Resource{sandbox, workflows.NewResource("b"), workflows.NewResource("c")} {
+	for _, r := range []workflows.Resource{pausable, workflows.NewResource("b"), workflows.NewResource("c")} {
 		if err := r.Open(ctx, workflows.ResourceOptions{Driver: "memory"}); err != nil {
 			return "", err
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/examples/script"
+	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/resources/directory"
 	"github.com/tinerun/tine/resources/resourcetest"
 	"github.com/tinerun/tine/worker"
@@ -197,6 +198,7 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		b.awaitEvent(t, e.ID, "resource.paused")
 		b.grant(t, a.ID, "alice")
 		return id(b.end(t, e.ID))
+	},
 	"loop": func(t *testing.T, b *bench) string {
 		b.serve(t, modelItems(t, &modelServer{answers: loopAnswers()})...)
 		log, _ := b.converse(t)
@@ -212,6 +214,55 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		source := b.patronRun(t)
 		site.restart("lend", "new.tool")
 		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: source.Steps()[2].SettledSeq}))
+	},
+	"session-turn": func(t *testing.T, b *bench) string {
+		p := &parley{bench: b, session: "turn"}
+		p.hear(t, p.say(t, remark{Say: "1", Note: "a"}))
+		return p.say(t, remark{Say: "2", Note: "b"})
+	},
+	"session-cancelled": func(t *testing.T, b *bench) string {
+		p := &parley{bench: b, session: "cancelled"}
+		first := p.say(t, remark{Say: "1", Wait: true})
+		p.reach(t, first, tine.StatusRunning)
+		second := p.say(t, remark{Say: "2"})
+		p.waits(t, second)
+		require.NoError(t, b.Cancel(t.Context(), second))
+		p.end(t, second)
+		p.goOn(t, first)
+		p.end(t, first)
+		return second
+	},
+	"session-fork": func(t *testing.T, b *bench) string {
+		p := &parley{bench: b, session: "source"}
+		p.hear(t, p.say(t, remark{Say: "1", Note: "a"}))
+		_, second := p.hear(t, p.say(t, remark{Say: "2", Note: "b"}))
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(second), AtSeq: second.Steps()[0].SettledSeq, Session: "fork"}))
+	},
+	"session-parent": func(t *testing.T, b *bench) string {
+		p := &parley{bench: b}
+		first := p.say(t, remark{Say: "1", Note: "a"})
+		p.hear(t, first)
+		return p.say(t, remark{Say: "2", Note: "b"}, func(r *tine.CreateRequest) { r.Parent = first })
+	},
+	"session-gone": func(t *testing.T, b *bench) string {
+		p := &parley{bench: b, session: "gone"}
+		_, first := p.hear(t, p.say(t, remark{Say: "1", Note: "a"}))
+		require.NoError(t, os.RemoveAll(p.workspace(t, first).Path()))
+		return p.say(t, remark{Say: "2", Note: "b"})
+	},
+	// The workflow that keeps the session, while it goes on.
+	"session": func(t *testing.T, b *bench) string {
+		p := &parley{bench: b, session: "kept"}
+		first := p.say(t, remark{Say: "1", Wait: true})
+		p.reach(t, first, tine.StatusRunning)
+		second, third := p.say(t, remark{Say: "2", Fail: true}), p.say(t, remark{Say: "3"})
+		p.waits(t, second)
+		p.goOn(t, first)
+		p.hear(t, third)
+		// Nothing is left to do once the next one has its turn.
+		fourth := p.say(t, remark{Say: "4", Wait: true})
+		p.reach(t, fourth, tine.StatusRunning)
+		return protocol.SessionWorkflowID(p.session)
 	},
 	"host-bound": func(t *testing.T, b *bench) string {
 		b.stop()
@@ -229,7 +280,7 @@ func replayItems(driver *directory.Driver) []worker.Item {
 	items := append(brokenItems(driver), pausingItems(worker.Driver(resourcetest.NewMemory()))...)
 	return append(items,
 		worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect),
-		worker.Agent("converse", converse), worker.Agent("patron", patron))
+		worker.Agent("chat", chat), worker.Agent("converse", converse), worker.Agent("patron", patron))
 }
 
 func TestRecord(t *testing.T) {
@@ -248,6 +299,9 @@ func TestRecord(t *testing.T) {
 			require.NoError(t, os.MkdirAll(b.scratch, 0o700))
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(b.scratch)) })
 			execution := run(t, b)
+			if name != "session" {
+				b.end(t, execution)
+			}
 			history := &historypb.History{}
 			events := b.temporal.GetWorkflowHistory(t.Context(), execution, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 			for events.HasNext() {

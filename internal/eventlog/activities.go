@@ -24,6 +24,7 @@ type task interface {
 
 type (
 	prefixTask     struct{}
+	parentTask     struct{}
 	createTask     struct{ resource *Resource }
 	checkpointTask struct{ request protocol.Checkpoint }
 	pauseTask      struct{ resource *Resource }
@@ -44,6 +45,10 @@ func (p *Projector) taskOf(s stamp, a *historypb.ActivityTaskScheduledEventAttri
 	switch a.GetActivityType().GetName() {
 	case protocol.ActivityLoadPrefix:
 		return prefixTask{}, nil
+	case protocol.ActivityLoadParent:
+		return parentTask{}, nil
+	case protocol.ActivityOpenResource:
+		return nil, p.reopened(a.GetInput())
 	case protocol.ActivityCreateResource:
 		return p.createScheduled(s, a.GetInput())
 	case protocol.ActivityCheckpoint:
@@ -217,7 +222,8 @@ func (prefixTask) completed(p *Projector, s stamp, _ int, result *commonpb.Paylo
 	if err := p.page(s, page); err != nil || page.Next != 0 {
 		return err
 	}
-	return p.start(s)
+	p.loading = false
+	return p.begun(s)
 }
 
 // failed says nothing: the workflow asks again, or fails.

@@ -21,8 +21,15 @@ type Log struct {
 	// FailureReason is set for failed executions only.
 	FailureReason string
 	Session       string
-	Parent        string         // the execution this one continues
-	Fork          *protocol.Fork // nil unless the execution is a fork
+	// Waiting says that a worker has the execution, and that its turn in the session has yet to
+	// come.
+	Waiting bool
+	Parent  string // the execution this one continues
+	// Previous is what the parent has left, or nil as long as that is not loaded. State is what
+	// this execution leaves beside its output, or nil.
+	Previous *protocol.Previous
+	State    json.RawMessage
+	Fork     *protocol.Fork // nil unless the execution is a fork
 	// Policy is the policy that the execution has brought with it, or nil. PolicyDigest names
 	// the one that the worker had for the agent; Unrestricted says that it had none.
 	Policy       *protocol.PolicyBundle

@@ -42,6 +42,7 @@ type Projector struct {
 	pending map[string]*protocol.Approval
 	updates updates
 	loading bool // a fork has yet to load pages of its prefix
+	waiting bool // an execution in a session has yet to be admitted
 	started bool
 }
 
@@ -79,10 +80,9 @@ func (p *Projector) add(ev *historypb.HistoryEvent) error {
 	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
 		return p.created(s, ev.GetWorkflowExecutionStartedEventAttributes())
 	case enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-		if p.loading { // a fork starts when it has the last page of its prefix
-			return nil
-		}
-		return p.start(s)
+		return p.begun(s)
+	case enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+		return p.signalled(s, ev.GetWorkflowExecutionSignaledEventAttributes())
 
 	case enumspb.EVENT_TYPE_MARKER_RECORDED:
 		return p.marker(s, ev.GetMarkerRecordedEventAttributes())
@@ -139,7 +139,6 @@ func (p *Projector) add(ev *historypb.HistoryEvent) error {
 		enumspb.EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED,
 		enumspb.EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_FAILED,
 		enumspb.EVENT_TYPE_EXTERNAL_WORKFLOW_EXECUTION_CANCEL_REQUESTED,
-		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
 		enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
 		enumspb.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED,
 		enumspb.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED,
@@ -218,6 +217,8 @@ func (p *Projector) created(s stamp, a *historypb.WorkflowExecutionStartedEventA
 	log.CreatedAt = s.at
 	log.Session, log.Parent, log.Fork, log.Policy = start.Session, start.Parent, start.Fork, start.Policy
 
+	p.waiting = log.Session != ""
+
 	created := createdPayload{AgentID: log.AgentID, Session: log.Session, Parent: log.Parent}
 	if _, err := p.emit(s, ExecutionCreated, created, subject{}); err != nil {
 		return err
@@ -247,6 +248,16 @@ func (p *Projector) forked(s stamp, fork *protocol.Fork) error {
 	fork.Page = nil // its records are events now
 	p.loading = page.Next != 0
 	return p.page(s, page)
+}
+
+// begun starts the execution once a worker has it, its turn has come, and a fork has the last
+// page of its prefix.
+func (p *Projector) begun(s stamp) error {
+	p.log.Waiting = p.waiting
+	if p.loading || p.waiting {
+		return nil
+	}
+	return p.start(s)
 }
 
 // start ends the time in which nothing of the handler has run. Only its first call
@@ -284,6 +295,7 @@ func (p *Projector) close(s stamp, status, typ, reason string) error {
 		}
 	}
 	p.log.Status = status
+	p.log.Waiting = false
 	p.log.ClosedAt = s.at
 	if status == protocol.StatusFailed {
 		p.log.FailureReason = reason

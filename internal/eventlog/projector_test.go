@@ -165,17 +165,16 @@ func TestCreated(t *testing.T) {
 		require.Equal(t, `null`, string(h.log().Input))
 	})
 
-	t.Run("session turn", func(t *testing.T) {
+	t.Run("parent without a session", func(t *testing.T) {
 		t.Parallel()
 		h := emptyHistory(t)
-		h.started("x", &protocol.Start{Session: "s", Parent: "p"})
+		h.started("x", &protocol.Start{Parent: "p"})
 		h.workflowTask()
 		h.workflowTask() // only the first one starts it
 		log := h.log()
 		requireTypes(t, log, eventlog.ExecutionCreated, eventlog.ExecutionStarted)
-		require.Equal(t, `{"agent_id":"coder","session":"s","parent_execution_id":"p"}`, payload(t, log, 1, eventlog.ExecutionCreated))
+		require.Equal(t, `{"agent_id":"coder","parent_execution_id":"p"}`, payload(t, log, 1, eventlog.ExecutionCreated))
 		require.Equal(t, `{"parent_execution_id":"p"}`, payload(t, log, 2, eventlog.ExecutionStarted))
-		require.Equal(t, "s", log.Session)
 		require.Equal(t, "p", log.Parent)
 	})
 

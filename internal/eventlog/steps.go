@@ -61,6 +61,15 @@ func (p *Projector) marker(s stamp, a *historypb.MarkerRecordedEventAttributes) 
 		}
 		p.log.PolicyDigest, p.log.Unrestricted = begin.PolicyDigest, begin.Unrestricted
 		return nil
+	case protocol.ActivityState:
+		var left protocol.State
+		if err := p.dec.decode(result, &left); err != nil {
+			return fmt.Errorf("result of %s: %w", data.ActivityType, err)
+		}
+		p.log.State = left.State
+		return nil
+	case protocol.ActivityJoin: // the session's answer is a signal
+		return nil
 	default:
 		p.log.Ignored++
 		return nil

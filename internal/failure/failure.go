@@ -40,6 +40,7 @@ const (
 	TypeInput            = "tine.Input"       // the input does not fit the agent
 	TypeUnknownAgent     = "tine.UnknownAgent"
 	TypeConfiguration    = "tine.Configuration" // the agent uses Tine wrongly
+	TypeParent           = "tine.Parent"        // the execution that this one was to continue can't be continued
 
 	// What is wrong with the verdict on an approval.
 	TypeApprovalNotFound   = "tine.ApprovalNotFound"

@@ -14,6 +14,8 @@ const (
 	ActivityStep   = Prefix + "Step"   // decides and runs a local step; result StepRecord
 	ActivitySettle = Prefix + "Settle" // records the outcome of a step that waits in the workflow; result StepRecord
 	ActivityNote   = Prefix + "Note"   // records a divergence; result Divergence
+	ActivityState  = Prefix + "State"  // records the state that the execution leaves; result State
+	ActivityJoin   = Prefix + "Join"   // tells a session that a turn waits; input JoinSession
 
 	// Activities.
 	ActivityGenerate       = Prefix + "Generate"       // an llm_call; input GenerateRequest, Call
@@ -24,6 +26,15 @@ const (
 	ActivityListMCPTools   = Prefix + "ListMCPTools"   // a local step; input ListMCPTools, Call; result []MCPTool
 	ActivityCallMCPTool    = Prefix + "CallMCPTool"    // a tool_call of an MCP server's tool; input its arguments, Call
 	ActivityLimit          = Prefix + "Limit"          // takes a token of a shared rate limit; input LimitRequest, result LimitGrant
+	ActivityLoadParent     = Prefix + "LoadParent"     // input LoadParent, result Previous
+	ActivityOpenResource   = Prefix + "OpenResource"   // input OpenResource, result ResourceCreated
+	ActivityTurn           = Prefix + "Turn"           // says how a turn of a session stands; input TurnQuery, result TurnStatus
+
+	// WorkflowSession keeps a session. SignalTurn tells it of a turn, and it admits one with
+	// SignalAdmit.
+	WorkflowSession = Prefix + "Session" // argument SessionState
+	SignalTurn      = Prefix + "Turn"    // argument Turn
+	SignalAdmit     = Prefix + "Admit"   // argument Admission
 
 	// WorkflowLimiter keeps a bucket that executions share. UpdateTake takes a token.
 	WorkflowLimiter = Prefix + "Limiter"
@@ -57,6 +68,8 @@ const (
 	AttributeSession    = "TineSession"    // Keyword
 	AttributeForkedFrom = "TineForkedFrom" // Keyword: the source's execution id
 	AttributeForkSeq    = "TineForkSeq"    // Int
+
+	MemoSession = "TineSession" // of a session's workflow: its label
 )
 
 // HostQueue is the task queue of the workers on a host that serve taskQueue. Workers of other
