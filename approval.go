@@ -303,7 +303,7 @@ func (c *Client) decide(ctx context.Context, update, id string, decision Approva
 	var timeout *client.WorkflowUpdateServiceTimeoutOrCanceledError
 	switch {
 	case errors.As(err, &timeout):
-		return c.unanswered(ctx, update, verdict, log.TaskQueue, err)
+		return c.unanswered(ctx, update, a, verdict, log.TaskQueue, err)
 	case err != nil:
 		return nil, c.refused(ctx, a, err)
 	}
@@ -328,14 +328,17 @@ func (c *Client) send(ctx context.Context, update, execution string, verdict pro
 }
 
 // unanswered says what has become of a verdict that nobody has answered in time.
-func (c *Client) unanswered(ctx context.Context, update string, v protocol.ApprovalVerdict, taskQueue string, err error) (*Approval, error) {
+func (c *Client) unanswered(ctx context.Context, update string, a *Approval, v protocol.ApprovalVerdict, taskQueue string, err error) (*Approval, error) {
 	if ctx.Err() != nil {
 		return nil, &UnknownOutcomeError{ID: v.ApprovalID, Err: ctx.Err()}
 	}
+	busy := c.taskUnderWay(ctx, a.ExecutionID)
 	a, readErr := c.Approval(ctx, v.ApprovalID)
 	switch {
 	case readErr != nil:
 		return nil, &UnknownOutcomeError{ID: v.ApprovalID, Err: err}
+	case a.Status == ApprovalPending && busy:
+		return nil, &UnknownOutcomeError{ID: v.ApprovalID, Err: errors.New("a worker is busy with the execution, and may yet take it")}
 	case a.Status == ApprovalPending:
 		return nil, &NoWorkerError{ID: v.ApprovalID, TaskQueue: taskQueue}
 	case a.Status == statusAfter[update] && a.DecidedBy == v.By && a.Rationale == v.Reason:
@@ -343,6 +346,16 @@ func (c *Client) unanswered(ctx context.Context, update string, v protocol.Appro
 	default:
 		return nil, &ApprovalDecidedError{Approval: a}
 	}
+}
+
+// taskUnderWay reports whether a worker has a workflow task of the execution. It may have begun it
+// before the verdict was void. A task that begins later refuses the verdict.
+func (c *Client) taskUnderWay(ctx context.Context, execution string) bool {
+	described, err := c.temporal.DescribeWorkflow(ctx, execution, "")
+	if err != nil {
+		return true // nobody can tell
+	}
+	return described.RawResponse.GetPendingWorkflowTask().GetState() == enumspb.PENDING_WORKFLOW_TASK_STATE_STARTED
 }
 
 // statusAfter is what the updates make of an approval.

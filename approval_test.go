@@ -49,6 +49,8 @@ type stored struct {
 	id     string
 	events []*historypb.HistoryEvent
 	memo   *protocol.PendingApprovals
+	// busy says that a worker has a workflow task of it.
+	busy bool
 }
 
 func (s *server) find(id string) (*stored, error) {
@@ -61,11 +63,16 @@ func (s *server) find(id string) (*stored, error) {
 }
 
 func (s *server) DescribeWorkflow(_ context.Context, id, _ string) (*client.WorkflowExecutionDescription, error) {
-	if _, err := s.find(id); err != nil {
+	e, err := s.find(id)
+	if err != nil {
 		return nil, err
 	}
 	d := &client.WorkflowExecutionDescription{}
 	d.WorkflowExecution.RunID = "run"
+	d.RawResponse = &workflowservice.DescribeWorkflowExecutionResponse{}
+	if e.busy {
+		d.RawResponse.PendingWorkflowTask = &workflowpb.PendingWorkflowTaskInfo{State: enumspb.PENDING_WORKFLOW_TASK_STATE_STARTED}
+	}
 	return d, nil
 }
 
@@ -596,6 +603,10 @@ func TestNobodyAnswers(t *testing.T) {
 		"nothing happens": {func(*stored, protocol.Approval) {}, func(t *testing.T, _ *tine.Approval, err error) {
 			var none *tine.NoWorkerError
 			require.ErrorAs(t, err, &none)
+		}},
+		"a worker is busy": {func(e *stored, _ protocol.Approval) { e.busy = true }, func(t *testing.T, _ *tine.Approval, err error) {
+			var unknown *tine.UnknownOutcomeError
+			require.ErrorAs(t, err, &unknown)
 		}},
 		"it was taken": {func(e *stored, a protocol.Approval) { e.decided(a, tine.ApprovalGranted, "ann", "") }, func(t *testing.T, a *tine.Approval, err error) {
 			require.NoError(t, err)

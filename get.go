@@ -49,7 +49,7 @@ func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
 	if cancelRequested {
 		e.Notes = append(e.Notes, "it has been asked to stop, and has not ended yet")
 	}
-	if projector.Log().Waiting {
+	if log.Waiting {
 		e.Notes = append(e.Notes, fmt.Sprintf("it waits for its turn; %q shows what comes before it", "tine session get "+e.Session))
 	}
 	c.addNotes(ctx, e, taskFailure)

@@ -151,6 +151,7 @@ func (n *newestExecutions) complete(e *Execution) bool {
 }
 
 func (n *newestExecutions) add(e *Execution) {
+	n.listed = slices.DeleteFunc(n.listed, func(other *Execution) bool { return other.RunID == e.RunID }) // it has closed meanwhile
 	at, _ := slices.BinarySearchFunc(n.listed, e, func(a, b *Execution) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})

@@ -44,7 +44,7 @@ func TestExample(t *testing.T) {
 func TestSnippets(t *testing.T) {
 	t.Parallel()
 	var code []string
-	for _, pattern := range []string{"example_test.go", "*/example_test.go", "examples/*/*.go", "examples/*/*/*.go", "resources/resourcetest/*.go"} {
+	for _, pattern := range []string{"example_test.go", "*/example_test.go", "*/*/example_test.go", "*/*/*/example_test.go", "examples/*/*.go", "examples/*/*/*.go", "resources/resourcetest/*.go"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, file := range files {

@@ -169,6 +169,9 @@ func checked(d protocol.Decision) protocol.Decision {
 			return d.Parts[i]
 		}
 	}
+	if own, ok := overruling(d); ok {
+		d.Parts = append(d.Parts, own)
+	}
 	if err := allowed(d); err != nil {
 		denial := broken(err)
 		denial.PolicyDigest = d.PolicyDigest
@@ -184,6 +187,17 @@ func checked(d protocol.Decision) protocol.Decision {
 		d.Approval = &shown
 	}
 	return d
+}
+
+// overruling is what a decision says beside its parts: an engine that asks another may have changed
+// what that decided. Once limits are applied only the parts count.
+func overruling(d protocol.Decision) (own protocol.Decision, ok bool) {
+	if len(d.Parts) == 0 || d.RateLimit == nil && d.Budget == nil && protocol.Combine(d.Parts).Decision == d.Decision {
+		return own, false
+	}
+	own = d
+	own.Parts = nil
+	return own, true
 }
 
 // allowed says what is wrong with a decision that cannot be cut to fit.

@@ -102,9 +102,13 @@ func (a *Activities) tineCreateResource(ctx context.Context, in protocol.CreateR
 		})
 		return driverError(err)
 	})
+	return resourceCreated(created), err
+}
+
+func resourceCreated(c resources.Created) protocol.ResourceCreated {
 	return protocol.ResourceCreated{
-		Binding: created.Binding, CoverageReuse: created.CoverageReuse, Host: created.Host, CanPause: created.CanPause,
-	}, err
+		Binding: c.Binding, CoverageReuse: c.CoverageReuse, Host: c.Host, CanPause: c.CanPause,
+	}
 }
 
 // tineCheckpoint is the activity that captures a resource.

@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -21,7 +22,7 @@ import (
 
 // endingPatience is how long a look at a turn waits for the end that the turn has announced. It
 // is one workflow task away, so that only a worker that dies right then takes longer.
-const endingPatience = 10 * time.Second
+const endingPatience = 3 * time.Second
 
 // tineJoin tells a session that an execution waits for its turn.
 func (a *Activities) tineJoin(ctx context.Context, in protocol.JoinSession) error {
@@ -32,6 +33,9 @@ func (a *Activities) tineJoin(ctx context.Context, in protocol.JoinSession) erro
 	}
 	return nil
 }
+
+// leftPatience bounds the reading of what a turn has left. The next one can read it itself.
+const leftPatience = 5 * time.Second
 
 // tineTurn says how a turn of a session stands.
 func (a *Activities) tineTurn(ctx context.Context, in protocol.TurnQuery) (protocol.TurnStatus, error) {
@@ -58,12 +62,48 @@ func (a *Activities) tineTurn(ctx context.Context, in protocol.TurnQuery) (proto
 	case enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED:
 		status = protocol.StatusCancelled
 	}
-	return protocol.TurnStatus{Status: status, RunID: described.WorkflowExecution.RunID}, nil
+	turn := protocol.TurnStatus{Status: status, RunID: described.WorkflowExecution.RunID}
+	if status == protocol.StatusCompleted {
+		turn.Left, turn.LeftBytes = a.left(ctx, in.ExecutionID, turn.RunID)
+	}
+	return turn, nil
+}
+
+// left is what a completed turn has left, if that is small and can be read.
+func (a *Activities) left(ctx context.Context, id, runID string) (*protocol.Previous, int) {
+	ctx, cancel := context.WithTimeout(ctx, leftPatience)
+	defer cancel()
+	log, err := a.readLog(ctx, id, runID)
+	if err != nil {
+		logger(ctx).Warn("what a turn has left is not kept", "execution", id, "error", err)
+		return nil, 0
+	}
+	left := previous(log)
+	left.Resources = leftResources(log)
+	raw, err := json.Marshal(left)
+	if err != nil || len(raw) > protocol.KeptLimit {
+		return nil, 0
+	}
+	return &left, len(raw)
+}
+
+// previous is the state that an execution has left, or else its output.
+func previous(log *eventlog.Log) protocol.Previous {
+	left := protocol.Previous{ExecutionID: log.ExecutionID, RunID: log.RunID, State: log.State}
+	if left.State == nil {
+		left.State = log.Output
+	}
+	return left
 }
 
 // tineLoadParent reads what an execution's parent has left. A fork has what its source had, as
 // far as the source had begun.
 func (a *Activities) tineLoadParent(ctx context.Context, in protocol.LoadParent) (protocol.Previous, error) {
+	if in.Left != nil {
+		return *in.Left, nil
+	}
+	stop := heartbeat(ctx)
+	defer stop()
 	if in.Source != nil {
 		source, err := a.readLog(ctx, in.Source.ExecutionID, in.Source.RunID)
 		if err != nil {
@@ -82,14 +122,11 @@ func (a *Activities) tineLoadParent(ctx context.Context, in protocol.LoadParent)
 	if problem := protocol.CheckParent(in.AgentID, parent.ExecutionID, parent.AgentID, parent.Status); problem != "" {
 		return protocol.Previous{}, temporal.NewNonRetryableApplicationError(problem, failure.TypeParent, nil)
 	}
-	previous := protocol.Previous{ExecutionID: parent.ExecutionID, RunID: parent.RunID, State: parent.State}
-	if previous.State == nil {
-		previous.State = parent.Output
-	}
+	left := previous(parent)
 	if in.Source == nil && in.Session != "" && in.Session == protocol.SessionOf(parent.Session, parent.ExecutionID) {
-		previous.Resources = leftResources(parent)
+		left.Resources = leftResources(parent)
 	}
-	return previous, nil
+	return left, nil
 }
 
 // leftResources are the resources that an execution has left, for the next one to go on with.
@@ -147,7 +184,5 @@ func (a *Activities) tineOpenResource(ctx context.Context, in protocol.OpenResou
 		opened, err = a.resources.Reopen(ctx, in.Driver, in.Binding, in.Config)
 		return driverError(err)
 	})
-	return protocol.ResourceCreated{
-		Binding: opened.Binding, CoverageReuse: opened.CoverageReuse, Host: opened.Host, CanPause: opened.CanPause,
-	}, err
+	return resourceCreated(opened), err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -23,6 +24,8 @@ type Bundle struct {
 	digest  string
 	rules   *chain   // nil without YAML
 	program *program // nil without Rego
+
+	warnings []Problem
 }
 
 var (
@@ -51,6 +54,10 @@ func Compile(ctx context.Context, files []Source, opts Options) (*Bundle, error)
 	}
 	if problems = append(problems, regoProblems...); len(problems) > 0 {
 		return nil, &LoadError{Problems: problems}
+	}
+	b.warnings = set.warnings
+	if b.program != nil {
+		b.warnings = append(b.warnings, b.program.warnings...)
 	}
 	if len(byKind[kindRules]) > 0 {
 		var err error
@@ -105,6 +112,9 @@ func loadProgram(ctx context.Context, byKind map[kind][]Source, opts Options) (*
 			return nil, problems
 		}
 		program, problems := compileProgram(ctx, "", modules, data)
+		if program != nil {
+			program.warnings = within(archives[0].Name, program.warnings)
+		}
 		return program, within(archives[0].Name, problems)
 	}
 	files := byKind[kindRego]
@@ -128,6 +138,9 @@ func (b *Bundle) Decide(ctx context.Context, in Input) (d Decision, err error) {
 			d = Decision{Decision: Deny, RuleID: protocol.RuleBundleError, Reason: err.Error()}
 		}
 		d.PolicyDigest = b.digest
+		for i := range d.Parts {
+			d.Parts[i].PolicyDigest = b.digest
+		}
 	}()
 	switch {
 	case b.rules == nil && b.program == nil:
@@ -153,6 +166,10 @@ func (b *Bundle) Digest() string { return b.digest }
 
 // Describe gives the digest, for every agent.
 func (b *Bundle) Describe(string) (digest string, unrestricted bool) { return b.digest, false }
+
+// Warnings are what is allowed in a policy, and most likely not meant: rules that never match or
+// are never reached, and the like.
+func (b *Bundle) Warnings() []Problem { return slices.Clone(b.warnings) }
 
 // Rules are the YAML rules, in their order.
 func (b *Bundle) Rules() []Rule {

@@ -113,7 +113,7 @@ rules:
       approval_config: {approvers: []}
       budget: {max_tokens: 5000, scope: execution, on_exceed: require_approval}
   - id: none
-    then: {decision: allow, rate_limit: {max_calls: 0, window: 0s}}
+    then: {decision: allow, rate_limit: {max_calls: 0, window: 1m}}
 `))
 	require.Equal(t, []policy.Rule{
 		{ID: "ask", File: "p.yml", Line: 3}, {ID: "spend", File: "p.yml", Line: 10}, {ID: "none", File: "p.yml", Line: 16},

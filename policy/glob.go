@@ -14,6 +14,8 @@ import (
 type glob struct {
 	prefix string // what a target has to begin with; all of it, if there are no parts
 	parts  []globPart
+	// braces says that there are some, and that nothing shows that they are meant as such.
+	braces bool
 }
 
 // globPart matches one character, unless star is set: then any run of them.
@@ -44,6 +46,7 @@ func parseGlob(pattern string) (glob, error) {
 		r := rest[0]
 		rest = rest[1:]
 		var part globPart
+		g.braces = g.braces || r == '{' || r == '}'
 		switch r {
 		case '*':
 			part.star = true
@@ -127,6 +130,18 @@ func classRune(rest []rune) (r rune, after []rune, err error) {
 
 // exact is the one target that the glob matches, if there is just one.
 func (g glob) exact() (target string, ok bool) { return g.prefix, len(g.parts) == 0 }
+
+// mayOverlap is false only if no target matches both globs. It does not look into patterns
+// behind their beginnings.
+func (g glob) mayOverlap(other glob) bool {
+	if one, ok := g.exact(); ok {
+		return other.matches(one)
+	}
+	if one, ok := other.exact(); ok {
+		return g.matches(one)
+	}
+	return strings.HasPrefix(g.prefix, other.prefix) || strings.HasPrefix(other.prefix, g.prefix)
+}
 
 // everything reports whether the glob matches every target.
 func (g glob) everything() bool { return g.prefix == "" && len(g.parts) == 1 && g.parts[0].star }

@@ -57,7 +57,8 @@ type Engine interface {
 
 // Describer is an Engine that says which policy it has for an agent.
 type Describer interface {
-	// Describe gives the digest of the agent's policy. Without one the agent is unrestricted.
+	// Describe gives the digest of the agent's policy, if it has one. Unrestricted says that it
+	// has none and may do anything.
 	Describe(agentID string) (digest string, unrestricted bool)
 }
 

@@ -8,8 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // reader takes a policy document apart and collects all that is wrong with it.
@@ -20,6 +23,7 @@ type reader struct {
 	// strict refuses numbers and booleans as text, which in YAML are just words without quotes.
 	strict   bool
 	problems []Problem
+	warnings []Problem
 	// visited counts the nodes read, those behind aliases each time.
 	visited int
 	// instructions counts those that all regular expressions compile to.
@@ -43,17 +47,26 @@ const (
 )
 
 func (r *reader) problem(n *yaml.Node, format string, args ...any) {
+	r.problems = r.tell(r.problems, n, format, args...)
+}
+
+// warn tells of something that is no problem, and hardly meant.
+func (r *reader) warn(n *yaml.Node, format string, args ...any) {
+	r.warnings = r.tell(r.warnings, n, format, args...)
+}
+
+func (r *reader) tell(told []Problem, n *yaml.Node, format string, args ...any) []Problem {
 	switch {
-	case len(r.problems) > maxProblems:
-		return
-	case len(r.problems) == maxProblems:
+	case len(told) > maxProblems:
+		return told
+	case len(told) == maxProblems:
 		format, args = "from here on there are more problems than %d", []any{maxProblems}
 	}
 	message := fmt.Sprintf(format, args...)
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
 	}
-	r.problems = append(r.problems, Problem{File: r.file, Line: n.Line, Rule: r.rule, Message: message})
+	return append(told, Problem{File: r.file, Line: n.Line, Rule: r.rule, Message: message})
 }
 
 // at gives the node that n stands for.
@@ -163,8 +176,9 @@ func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
 	return n.Content
 }
 
-// text gives a string, or a number or boolean as it is spelled.
-func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
+// text gives a string, or a number or boolean as it is spelled. The problem of anything else
+// names the words that are allowed, if only some are.
+func (r *reader) text(n *yaml.Node, what string, allowed ...string) (text string, ok bool) {
 	n = r.at(n)
 	if r.exhausted(n) {
 		return "", false
@@ -178,11 +192,17 @@ func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
 				return n.Value, true
 			}
 		case "!!null":
-			r.problem(n, `%s has no value; write "" for an empty text, "null" in quotes for the word`, what)
-			return "", false
+			if len(allowed) == 0 {
+				r.problem(n, `%s has no value; write "" for an empty text, "null" in quotes for the word`, what)
+				return "", false
+			}
 		}
 	}
-	r.problem(n, "%s must be a text", what)
+	if len(allowed) == 0 {
+		r.problem(n, "%s must be a text", what)
+		return "", false
+	}
+	r.problem(n, "%s must be a text; allowed: %s", what, strings.Join(allowed, ", "))
 	return "", false
 }
 
@@ -207,9 +227,57 @@ func (r *reader) names(n *yaml.Node, what string) []string {
 	return names
 }
 
+// short refuses a text of more than most bytes.
+func (r *reader) short(n *yaml.Node, what, text string, most int) bool {
+	if len(text) > most {
+		r.problem(n, "%s has %d bytes; at most %d are allowed", what, len(text), most)
+	}
+	return len(text) <= most
+}
+
+// prose gives a text for people. Rego may have quoted a step's arguments in it, so that it is
+// cut where it is too long.
+func (r *reader) prose(n *yaml.Node, what string) string {
+	text, ok := r.text(n, what)
+	if ok && !r.strict {
+		r.short(n, what, text, protocol.MaxReason)
+	}
+	return protocol.Cut(text, protocol.MaxReason)
+}
+
+// id gives the id of a rule. It stands in a line of its own in logs and tables.
+func (r *reader) id(n *yaml.Node, what string) (id string, ok bool) {
+	id, ok = r.name(n, what)
+	if !ok || !r.short(n, what, id, protocol.MaxRuleID) {
+		return "", false
+	}
+	if strings.ContainsFunc(id, func(c rune) bool { return unicode.In(c, unicode.Cc, unicode.Zl, unicode.Zp) }) {
+		r.problem(n, "the %s %q has line breaks or control characters; neither is allowed", what, id)
+		return "", false
+	}
+	return id, true
+}
+
+// approvers gives the names of those who may decide an approval.
+func (r *reader) approvers(n *yaml.Node) []string {
+	items := r.list(n, "approvers")
+	if len(items) > protocol.MaxApprovers {
+		r.problem(n, "approvers has %d names; at most %d are allowed", len(items), protocol.MaxApprovers)
+		return nil
+	}
+	var names []string
+	for _, item := range items {
+		const what = "an item of approvers"
+		if name, ok := r.name(item, what); ok && r.short(item, what, name, protocol.MaxApprover) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // choice gives one of the words that are allowed.
 func (r *reader) choice(n *yaml.Node, what string, allowed ...string) string {
-	word, ok := r.text(n, what)
+	word, ok := r.text(n, what, allowed...)
 	if ok && !slices.Contains(allowed, word) {
 		r.problem(n, "unknown %s %q; allowed: %s", what, word, strings.Join(allowed, ", "))
 	}
@@ -231,18 +299,33 @@ func (r *reader) integer(n *yaml.Node, what string, least int64) int64 {
 
 // duration gives a time that is not negative.
 func (r *reader) duration(n *yaml.Node, what string) Duration {
-	word, ok := r.text(n, what)
+	value, word, ok := r.parseDuration(n, what)
+	if ok && value < 0 {
+		r.problem(n, "%s is %s; it must be at least 0s", what, word)
+	}
+	return value
+}
+
+// time gives a time of which there is some. Zero stands for a default or for no limit in a
+// Decision, and whoever writes it down hardly means that.
+func (r *reader) time(n *yaml.Node, what, instead string) Duration {
+	value, word, ok := r.parseDuration(n, what)
+	if ok && value <= 0 {
+		r.problem(n, "%s is %s; it must be more than 0: %s", what, word, instead)
+	}
+	return value
+}
+
+func (r *reader) parseDuration(n *yaml.Node, what string) (value Duration, word string, ok bool) {
+	word, ok = r.text(n, what)
 	if !ok {
-		return 0
+		return 0, "", false
 	}
-	value, err := time.ParseDuration(word)
-	switch {
-	case err != nil:
+	parsed, err := time.ParseDuration(word)
+	if err != nil {
 		r.problem(n, "%s: %q is not a duration like 30s, 15m or 1h30m", what, word)
-	case value < 0:
-		r.problem(n, "%s is %s; it must not be negative", what, word)
 	}
-	return Duration(value)
+	return Duration(parsed), word, err == nil
 }
 
 // regex compiles a regular expression.

@@ -17,6 +17,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // program is a policy that its author wrote in Rego. Its input document is Input as JSON, and
@@ -30,8 +32,11 @@ import (
 //	budget      max_tokens, scope, on_exceed
 //
 // Only decision must be there. Anything else in it, and anything of the wrong type, is an error.
+// So is an id or an approver that is too long for a rule; a reason or message that is too long is
+// cut.
 type program struct {
-	query rego.PreparedEvalQuery
+	query    rego.PreparedEvalQuery
+	warnings []Problem
 }
 
 const (
@@ -103,7 +108,7 @@ func compileProgram(ctx context.Context, file string, modules map[string]*ast.Mo
 	if err != nil {
 		return nil, []Problem{{File: file, Message: err.Error()}}
 	}
-	return &program{query}, nil
+	return &program{query, notObjects(file, compiler.GetRulesExact(decisionRef))}, nil
 }
 
 // maxElse is how many branches an else chain may have. OPA's time to compile one grows with the
@@ -188,7 +193,7 @@ func readDecision(value any) (Decision, error) {
 	}
 	d.RuleID = regoRule
 	if id := fields["rule_id"]; id != nil {
-		d.RuleID, _ = r.name(id, "rule_id")
+		d.RuleID, _ = r.id(id, "rule_id")
 		if slices.Contains(reserved, d.RuleID) {
 			r.problem(id, "the rule_id %s is reserved; not allowed: %s", d.RuleID, strings.Join(reserved, ", "))
 		}
@@ -200,7 +205,7 @@ func readDecision(value any) (Decision, error) {
 	for i, p := range r.problems {
 		messages[i] = p.Message
 	}
-	return Decision{}, fmt.Errorf("%s is not a decision: %s", decisionQuery, strings.Join(messages, "; "))
+	return Decision{}, errors.New(protocol.Cut(decisionQuery+" is not a decision: "+strings.Join(messages, "; "), protocol.MaxReason))
 }
 
 // node makes a JSON value what YAML would have made of it, so that both are read alike.
@@ -248,7 +253,7 @@ func evaluate(ctx context.Context, query rego.PreparedEvalQuery, opts ...rego.Ev
 	case err != nil && ctx.Err() != nil:
 		return nil, false, fmt.Errorf("no decision in time: %w", ctx.Err())
 	case err != nil:
-		return nil, false, fmt.Errorf("evaluate the policy: %w", err)
+		return nil, false, errors.New(protocol.Cut("evaluate the policy: "+err.Error(), protocol.MaxReason)) // it may quote arguments
 	case len(results) == 0:
 		return nil, false, nil
 	}

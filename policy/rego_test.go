@@ -99,15 +99,17 @@ func TestRegoDecisionOfTheWrongShape(t *testing.T) {
 		`{"decision": true}`: wrong + "decision must be a text",
 		`{"decision": "allow", "Reason": ""}`: wrong +
 			`unknown key "Reason" in data.tine.decision; allowed: decision, rule_id, reason, approval, rate_limit, budget`,
-		`{"decision": "allow", "reason": 5}`:                   wrong + "reason must be a text",
-		`{"decision": "allow", "rule_id": ""}`:                 wrong + "rule_id is empty",
-		`{"decision": "allow", "rule_id": "permissive"}`:       wrong + "the rule_id permissive is reserved",
-		`{"decision": "allow", "approval": null}`:              wrong + "approval must be a mapping",
-		`{"decision": "allow", "approval": {"approvers": 1}}`:  wrong + "approvers must be a list",
-		`{"decision": "allow", "approval": {"timeout": 60}}`:   wrong + "timeout must be a text",
-		`{"decision": "allow", "rate_limit": {}}`:              wrong + "rate_limit has no max_calls",
-		`{"decision": "allow", "budget": {"max_tokens": 1.5}}`: wrong + "max_tokens must be a whole number",
-		`{"decision": "allow", "budget": {"max_tokens": -1}}`:  wrong + "max_tokens is -1; it must be at least 1",
+		`{"decision": "allow", "reason": 5}`:                                    wrong + "reason must be a text",
+		`{"decision": "allow", "rule_id": ""}`:                                  wrong + "rule_id is empty",
+		`{"decision": "allow", "rule_id": "permissive"}`:                        wrong + "the rule_id permissive is reserved",
+		`{"decision": "allow", "approval": null}`:                               wrong + "approval must be a mapping",
+		`{"decision": "allow", "approval": {"approvers": 1}}`:                   wrong + "approvers must be a list",
+		`{"decision": "allow", "approval": {"timeout": 60}}`:                    wrong + "timeout must be a text",
+		`{"decision": "allow", "approval": {"timeout": "0s"}}`:                  wrong + "timeout is 0s; it must be more than 0: leave it out for 15m",
+		`{"decision": "allow", "rate_limit": {"max_calls": 1, "window": "0s"}}`: wrong + "window is 0s; it must be more than 0",
+		`{"decision": "allow", "rate_limit": {}}`:                               wrong + "rate_limit has no max_calls",
+		`{"decision": "allow", "budget": {"max_tokens": 1.5}}`:                  wrong + "max_tokens must be a whole number",
+		`{"decision": "allow", "budget": {"max_tokens": -1}}`:                   wrong + "max_tokens is -1; it must be at least 1",
 		`{"decision": "allow", "budget": {"max_tokens": 5, "on_exceed": "ask"}}`: wrong +
 			`unknown on_exceed "ask"; allowed: deny, require_approval`,
 	} {
@@ -283,6 +285,10 @@ func TestRulesBesideRego(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, bundle.Digest(), d.PolicyDigest)
 				d.PolicyDigest = ""
+				for i := range d.Parts {
+					require.Equal(t, bundle.Digest(), d.Parts[i].PolicyDigest)
+					d.Parts[i].PolicyDigest = ""
+				}
 				got, err := json.Marshal(d)
 				require.NoError(t, err)
 				require.JSONEq(t, test.want, string(got))

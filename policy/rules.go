@@ -25,6 +25,7 @@ type Rule struct {
 type ruleset struct {
 	defaultAction string
 	rules         []rule
+	warnings      []Problem
 }
 
 type rule struct {
@@ -62,6 +63,9 @@ var reserved = []string{
 	protocol.RuleBundleError, protocol.RuleForkEffect, protocol.RuleIndeterminateRetry,
 }
 
+// reservedInRules has the id of Rego that gives none, too.
+var reservedInRules = append(slices.Clone(reserved), regoRule)
+
 // readRules reads a YAML file. What it gives is of use only if there are no problems.
 func readRules(file Source) (ruleset, []Problem) {
 	r := &reader{file: file.Name}
@@ -74,7 +78,11 @@ func readRules(file Source) (ruleset, []Problem) {
 		return ruleset{}, r.problems
 	}
 	set := r.ruleset(document)
-	slices.SortStableFunc(r.problems, func(a, b Problem) int { return a.Line - b.Line })
+	r.warnUnreached(set.rules)
+	byLine := func(a, b Problem) int { return a.Line - b.Line }
+	slices.SortStableFunc(r.problems, byLine)
+	slices.SortStableFunc(r.warnings, byLine)
+	set.warnings = r.warnings
 	return set, r.problems
 }
 
@@ -105,6 +113,9 @@ func (r *reader) document(data []byte) *yaml.Node {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
+// isEmpty reports whether nothing is written behind a key, or an empty text.
+func isEmpty(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Value == "" }
+
 var yamlErrorLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
 // syntax takes the line out of the message of a YAML error, if it has one.
@@ -120,7 +131,7 @@ func (r *reader) syntax(err error) {
 func (r *reader) ruleset(n *yaml.Node) ruleset {
 	set := ruleset{defaultAction: Deny}
 	fields := r.fields(n, "the file", "default_action", "rules")
-	if action := fields["default_action"]; action != nil && r.at(action).Value != "" {
+	if action := fields["default_action"]; action != nil && !isEmpty(r.at(action)) {
 		set.defaultAction = r.choice(action, "default_action", Allow, Deny)
 	}
 	list := fields["rules"]
@@ -148,13 +159,13 @@ func (r *reader) readRule(n *yaml.Node) rule {
 	fields := r.fields(n, "a rule", "id", "when", "then")
 	if id := fields["id"]; id == nil {
 		r.problem(r.at(n), "the rule has no id; every rule needs one of its own")
-	} else if name, ok := r.name(id, "id"); ok {
+	} else if name, ok := r.id(id, "id"); ok {
 		r.rule = name
 		for i := range r.problems[before:] {
 			r.problems[before+i].Rule = name // found before the name was
 		}
-		if slices.Contains(reserved, name) {
-			r.problem(id, "the id %s is reserved; not allowed: %s", name, strings.Join(reserved, ", "))
+		if slices.Contains(reservedInRules, name) {
+			r.problem(id, "the id %s is reserved; not allowed: %s", name, strings.Join(reservedInRules, ", "))
 		}
 	}
 	read := rule{Rule: Rule{ID: r.rule, File: r.file, Line: line}}
@@ -176,6 +187,7 @@ func (r *reader) readWhen(n *yaml.Node) conditions {
 	if kind := fields["step_kind"]; kind != nil {
 		// Kinds that this version does not know match nothing.
 		when.kind, _ = r.name(kind, "step_kind")
+		r.warnKind(kind, when.kind)
 	}
 	if one := fields["target"]; one != nil {
 		when.targets = append(when.targets, r.readTargets("target", one))
@@ -193,6 +205,7 @@ func (r *reader) readWhen(n *yaml.Node) conditions {
 	if arguments := fields["arguments"]; arguments != nil {
 		when.arguments = r.readArguments(arguments)
 	}
+	r.warnNever(n, when)
 	return when
 }
 
@@ -206,6 +219,9 @@ func (r *reader) readTargets(what string, nodes ...*yaml.Node) []target {
 		g, err := parseGlob(pattern)
 		if err != nil {
 			r.problem(n, "%s %q is not a pattern: %v", what, pattern, err)
+		}
+		if g.braces {
+			r.warn(n, `braces in %s %q stand for themselves; name each in targets, or write \{ and \} for the characters`, what, pattern)
 		}
 		targets = append(targets, target{pattern, g})
 	}

@@ -63,30 +63,25 @@ func isPart(name string) bool {
 	return kindOf(name) != "" && !isTest(name) && !strings.HasPrefix(name, ".")
 }
 
-// ReadFiles reads a policy's files from disk, for Compile. A directory stands for the policy
-// files directly in it; tests of policies (*.policytest.yaml, *_test.rego) and names that begin
-// with a dot are left out. The error is the first file that cannot be read.
+// ReadFiles reads a policy's files from disk, for Compile, and names them without their
+// directories. The error is the first file that cannot be read.
 func ReadFiles(paths ...string) ([]Source, error) {
 	var files []Source
 	for _, path := range paths {
-		found := []string{path}
 		info, err := os.Stat(path)
-		if err == nil && info.IsDir() {
-			found, err = policiesIn(path)
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, fmt.Errorf("policy %s: %w", path, cause(err))
+		case info.IsDir():
+			return nil, fmt.Errorf("policy %s: a directory has the policies of several agents; read the files of one", path)
+		case kindOf(path) == "":
+			return nil, fmt.Errorf("policy %s: %s", path, notAPolicy)
 		}
-		for _, file := range found {
-			if kindOf(file) == "" {
-				return nil, fmt.Errorf("policy %s: %s", file, notAPolicy)
-			}
-			data, err := readPolicy(file)
-			if err != nil {
-				return nil, fmt.Errorf("policy %s: %w", file, err)
-			}
-			files = append(files, Source{Name: filepath.Base(file), Data: data})
+		data, err := readPolicy(path)
+		if err != nil {
+			return nil, fmt.Errorf("policy %s: %w", path, err)
 		}
+		files = append(files, Source{Name: filepath.Base(path), Data: data})
 	}
 	if len(files) == 0 {
 		return nil, errors.New("policy: no files are named")
@@ -94,24 +89,20 @@ func ReadFiles(paths ...string) ([]Source, error) {
 	return files, nil
 }
 
-const notAPolicy = "the name must end in .yaml or .yml for rules, .rego for Rego, or .tar.gz for an OPA bundle"
-
-func policiesIn(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+// FilesOf gives the paths of an agent's policy in a directory, which is read as Open reads it:
+// those of the agent's own policy, or else of the default one. There are none if it has neither.
+func FilesOf(dir, agentID string) ([]string, error) {
+	found, err := find(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("policies: %w", err)
 	}
-	var found []string
-	for _, e := range entries {
-		if !e.IsDir() && isPart(e.Name()) {
-			found = append(found, filepath.Join(dir, e.Name()))
-		}
+	if own := found[agentID]; len(own) > 0 {
+		return own, nil
 	}
-	if len(found) == 0 {
-		return nil, errors.New("the directory has no policy: no file that ends in .yaml, .yml, .rego or .tar.gz")
-	}
-	return found, nil
+	return found[DefaultName], nil
 }
+
+const notAPolicy = "the name must end in .yaml or .yml for rules, .rego for Rego, or .tar.gz for an OPA bundle"
 
 // Digest names a policy by what its files are and hold: "sha256:" and hex digits. Their names
 // beyond that, and their order, change nothing about it.

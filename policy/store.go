@@ -31,8 +31,9 @@ type StoreOptions struct {
 }
 
 // Store is the policies of a worker's agents. It follows their files: a policy that changes
-// on disk is compiled and takes the place of the one in use. What cannot be used is refused,
-// and the last good policy stays. Decisions never wait for any of it.
+// on disk is compiled and takes the place of the one in use. What cannot be used is refused, and
+// the last good policy stays; if there never was one, the steps that the policy is for are denied
+// while it is there. Decisions never wait for any of it.
 type Store struct {
 	path    string
 	isDir   bool
@@ -57,7 +58,19 @@ var (
 // snapshot is what decisions are taken by. It never changes.
 type snapshot struct {
 	bundles map[string]*Bundle
+	// refused says why steps are denied that would be a policy's that was never good.
+	refused map[string]string
 	status  []Status
+}
+
+// of is the policy of an agent, or why all its steps are denied, or neither.
+func (s *snapshot) of(agentID string) (bundle *Bundle, refusal string) {
+	for _, name := range []string{agentID, DefaultName} {
+		if bundle, refusal = s.bundles[name], s.refused[name]; bundle != nil || refusal != "" {
+			return bundle, refusal
+		}
+	}
+	return nil, ""
 }
 
 // Open reads the policies of a file or a directory, and follows them until Close or the end
@@ -106,35 +119,38 @@ func (s *Store) Close() {
 }
 
 // Bundle is the policy of an agent: its own, or else the default one. Nil means that there is
-// none.
+// none that was ever good.
 func (s *Store) Bundle(agentID string) *Bundle {
-	bundles := s.current.Load().bundles
-	if own := bundles[agentID]; own != nil {
-		return own
-	}
-	return bundles[DefaultName]
+	bundle, _ := s.current.Load().of(agentID)
+	return bundle
 }
 
 // Decide decides a step by the policy of its agent.
 func (s *Store) Decide(ctx context.Context, in Input) (Decision, error) {
-	if bundle := s.Bundle(in.AgentID); bundle != nil {
+	bundle, refusal := s.current.Load().of(in.AgentID)
+	switch {
+	case bundle != nil:
 		return bundle.Decide(ctx, in)
-	}
-	if s.opts.Require {
+	case refusal != "":
+		return Decision{Decision: Deny, RuleID: protocol.RuleBundleError, Reason: refusal}, nil
+	case s.opts.Require:
 		return Decision{
 			Decision: Deny, RuleID: protocol.RuleBundleError,
 			Reason: fmt.Sprintf("no policy is configured for agent %q, and the worker requires one", in.AgentID),
 		}, nil
+	default:
+		return AllowAll{}.Decide(ctx, in)
 	}
-	return AllowAll{}.Decide(ctx, in)
 }
 
-// Describe gives the digest of the policy of an agent.
+// Describe gives the digest of the policy of an agent. There is none if the agent is unrestricted,
+// or if all its steps are denied.
 func (s *Store) Describe(agentID string) (digest string, unrestricted bool) {
-	if bundle := s.Bundle(agentID); bundle != nil {
+	bundle, refusal := s.current.Load().of(agentID)
+	if bundle != nil {
 		return bundle.Digest(), false
 	}
-	return "", !s.opts.Require
+	return "", refusal == "" && !s.opts.Require
 }
 
 // Status is the state of one policy of a Store.

@@ -31,14 +31,18 @@ func (s *Store) find() (map[string][]string, error) {
 	if !s.isDir {
 		return map[string][]string{DefaultName: {s.path}}, nil
 	}
-	listed, err := os.ReadDir(s.path)
+	return find(s.path)
+}
+
+func find(dir string) (map[string][]string, error) {
+	listed, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	found := map[string][]string{}
 	for _, file := range listed {
 		if name, ok := policyName(file.Name()); ok && !file.IsDir() {
-			found[name] = append(found[name], filepath.Join(s.path, file.Name()))
+			found[name] = append(found[name], filepath.Join(dir, file.Name()))
 		}
 	}
 	return found, nil

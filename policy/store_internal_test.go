@@ -309,10 +309,7 @@ func TestStorePicksUpNewAgents(t *testing.T) {
 
 	b.write("writer.yaml", garbage)
 	b.settle()
-	require.Equal(t, "all", b.rule("writer"))
-	told := b.logged("ERROR")
-	require.Len(t, told, 1)
-	require.Contains(t, told[0], "its agent goes on without it")
+	require.Equal(t, protocol.RuleBundleError, b.rule("writer"))
 	status := b.status("writer")
 	require.NotEmpty(t, status.Problem)
 	require.Empty(t, status.Digest)
@@ -323,6 +320,90 @@ func TestStorePicksUpNewAgents(t *testing.T) {
 	b.write("writer.yaml", only("writers"))
 	b.settle()
 	require.Equal(t, "writers", b.rule("writer"))
+}
+
+// TestStoreDeniesWhatANewPolicyThatIsBrokenIsFor: somebody has restricted the agent, and thinks
+// that it is.
+func TestStoreDeniesWhatANewPolicyThatIsBrokenIsFor(t *testing.T) {
+	t.Parallel()
+	decide := func(b *bench, agent string) Decision {
+		t.Helper()
+		decision, err := b.store.Decide(t.Context(), Input{AgentID: agent, StepKind: protocol.KindLocal, Target: "now"})
+		require.NoError(t, err)
+		return decision
+	}
+	for name, tc := range map[string]struct {
+		files         map[string]string
+		broken, agent string
+		before        string
+	}{
+		"an agent without any": {map[string]string{"coder.yaml": only("coders")}, "writer.yaml", "writer", protocol.RulePermissive},
+		"an agent with the default": {
+			map[string]string{"coder.yaml": only("coders"), "default.yaml": only("all")}, "writer.yaml", "writer", "all",
+		},
+		"the default": {map[string]string{"coder.yaml": only("coders")}, "default.yaml", "anyone", protocol.RulePermissive},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := opened(t, tc.files)
+			b.write(tc.broken, "rules:")
+			b.poll()
+			require.Equal(t, tc.before, b.rule(tc.agent), "it may be half written")
+			b.write(tc.broken, "rules:\n")
+			b.poll()
+			require.Equal(t, tc.before, b.rule(tc.agent))
+			b.poll()
+			denied := Decision{
+				Decision: Deny, RuleID: protocol.RuleBundleError,
+				Reason: "the policy of the agent cannot be used: " + tc.broken + ":1: rules must be a list",
+			}
+			require.Equal(t, denied, decide(b, tc.agent))
+			require.Equal(t, "coders", b.rule("coder"), "others are not concerned")
+			digest, unrestricted := b.store.Describe(tc.agent)
+			require.Empty(t, digest)
+			require.False(t, unrestricted)
+			require.Nil(t, b.store.Bundle(tc.agent))
+			told := b.logged("ERROR")
+			require.Len(t, told, 1)
+			require.Contains(t, told[0], "policy refused; until there is a good one all steps that it is for are denied")
+
+			b.write(tc.broken, garbage)
+			b.poll()
+			require.Equal(t, denied, decide(b, tc.agent), "not yet steady")
+			b.poll()
+			require.Contains(t, decide(b, tc.agent).Reason, tc.broken+":1: not YAML")
+
+			b.remove(tc.broken)
+			b.poll()
+			require.Equal(t, Deny, decide(b, tc.agent).Decision, "an editor may be about to write it again")
+			b.poll()
+			require.Equal(t, tc.before, b.rule(tc.agent))
+
+			b.write(tc.broken, garbage)
+			b.settle()
+			require.Equal(t, protocol.RuleBundleError, b.rule(tc.agent))
+			b.write(tc.broken, only("good"))
+			b.settle()
+			require.Equal(t, "good", b.rule(tc.agent))
+			b.write(tc.broken, garbage)
+			b.settle()
+			require.Equal(t, "good", b.rule(tc.agent), "it was good once")
+		})
+	}
+}
+
+func TestStoreDeniesWithinBounds(t *testing.T) {
+	t.Parallel()
+	b := opened(t, map[string]string{"coder.yaml": only("coders")})
+	b.write("writer.yaml", "default_action: "+strings.Repeat("é", 100_000))
+	require.NoError(t, os.Symlink("nowhere", b.file("gone.yaml")))
+	b.settle()
+	decision, err := b.store.Decide(t.Context(), Input{AgentID: "writer"})
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(decision.Reason), protocol.MaxReason+len("…"))
+	decision, err = b.store.Decide(t.Context(), Input{AgentID: "gone"})
+	require.NoError(t, err)
+	require.Equal(t, "the policy of the agent cannot be used: gone.yaml: no such file or directory", decision.Reason)
 }
 
 func TestStoreTakesFilesOfOneNameAsOnePolicy(t *testing.T) {

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/tinerun/tine/internal/protocol"
 )
 
 // remindEvery is how often a problem that stays is told again: often enough to be found in
@@ -25,6 +29,7 @@ type entry struct {
 	refused fingerprint // of what was found bad, while that is what is there
 
 	problem string
+	first   Problem // of those that problem tells
 	toldAt  time.Time
 }
 
@@ -92,12 +97,16 @@ func (s *Store) poll(ctx context.Context) {
 		// A file of the policy in use that is gone counts: without it the policy might
 		// allow more.
 		paths := slices.Compact(slices.Sorted(slices.Values(slices.Concat(found[name], e.files))))
+		seen := see(paths)
 		if len(paths) == 0 { // it was never good, and is gone
-			delete(s.entries, name)
-			s.publish()
+			if seen.print == e.seen { // not only while somebody writes it anew
+				delete(s.entries, name)
+				s.publish()
+			}
+			e.seen = seen.print
 			continue
 		}
-		s.consider(ctx, e, see(paths))
+		s.consider(ctx, e, seen)
 	}
 }
 
@@ -124,7 +133,7 @@ func (s *Store) reload(ctx context.Context, e *entry, seen sight) {
 	switch {
 	case ctx.Err() != nil: // the policy may be good
 	case len(problems) > 0:
-		e.refused, e.problem = seen.print, (&LoadError{Problems: problems}).Error()
+		e.refused, e.problem, e.first = seen.print, (&LoadError{Problems: problems}).Error(), problems[0]
 		s.tell(e)
 		s.publish()
 	default:
@@ -174,7 +183,7 @@ func (s *Store) restored(e *entry) {
 func (s *Store) tell(e *entry) {
 	e.toldAt = s.now()
 	if e.bundle == nil {
-		s.log.Error("policy refused; its agent goes on without it", "policy", e.name, "problem", e.problem)
+		s.log.Error("policy refused; until there is a good one all steps that it is for are denied", "policy", e.name, "problem", e.problem)
 		return
 	}
 	s.log.Error("policy refused; the last good one stays in use", "policy", e.name, "problem", e.problem, "in_use", e.bundle.Digest())
@@ -182,16 +191,29 @@ func (s *Store) tell(e *entry) {
 
 // publish gives decisions and Status what the entries have.
 func (s *Store) publish() {
-	next := &snapshot{bundles: map[string]*Bundle{}}
+	next := &snapshot{bundles: map[string]*Bundle{}, refused: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
 		e := s.entries[name]
 		status := Status{Name: name, Files: e.files, LoadedAt: e.loadedAt, Problem: e.problem}
 		if e.bundle != nil {
 			next.bundles[name], status.Digest = e.bundle, e.bundle.Digest()
+		} else if e.problem != "" {
+			next.refused[name] = s.refusal(e.first)
 		}
 		if e.bundle != nil || e.problem != "" { // not one that was only seen once
 			next.status = append(next.status, status)
 		}
 	}
 	s.current.Store(next)
+}
+
+// refusal is why steps are denied whose policy was never good. It goes into histories, which the
+// worker's directories are no business of.
+func (s *Store) refusal(p Problem) string {
+	dir := filepath.Clean(s.path)
+	if p.File == s.path { // the directory cannot be read
+		p.File = filepath.Base(dir)
+	}
+	p.File = strings.TrimPrefix(p.File, dir+string(filepath.Separator))
+	return protocol.Cut("the policy of the agent cannot be used: "+p.String(), protocol.MaxReason)
 }

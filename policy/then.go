@@ -35,7 +35,7 @@ func (r *reader) readOutcome(n *yaml.Node, fields map[string]*yaml.Node, approva
 		r.problem(r.at(n), "there is no decision; allowed: %s", strings.Join(decisions, ", "))
 	}
 	if reason := fields["reason"]; reason != nil {
-		d.Reason, _ = r.text(reason, "reason")
+		d.Reason = r.prose(reason, "reason")
 	}
 	if d.Reason == "" && d.Decision == Deny {
 		d.Reason = protocol.ReasonPolicyDenied
@@ -52,24 +52,27 @@ func (r *reader) readOutcome(n *yaml.Node, fields map[string]*yaml.Node, approva
 	return d
 }
 
+// defaultTimeout is the protocol's default as people write it.
+var defaultTimeout = strings.TrimSuffix(protocol.DefaultApprovalTimeout.String(), "0s")
+
 func (r *reader) readApproval(n *yaml.Node, what string) *ApprovalConfig {
 	config := &ApprovalConfig{}
 	fields := r.fields(n, what, "approvers", "timeout", "message")
 	// An empty list means anyone, as in the protocol.
 	if approvers := fields["approvers"]; approvers != nil && !r.emptyList(approvers) {
-		config.Approvers = r.names(approvers, "approvers")
+		config.Approvers = r.approvers(approvers)
 	}
 	if timeout := fields["timeout"]; timeout != nil {
-		config.Timeout = r.duration(timeout, "timeout")
+		config.Timeout = r.time(timeout, "timeout", "leave it out for "+defaultTimeout)
 	}
 	if message := fields["message"]; message != nil {
-		config.Message, _ = r.text(message, "message")
+		config.Message = r.prose(message, "message")
 	}
 	return config
 }
 
-// readRateLimit wants both numbers that make a limit, so that a forgotten one is not no limit. A
-// zero that is written down does mean that there is none.
+// readRateLimit wants both numbers that make a limit, so that a forgotten one is not no limit. Zero
+// calls that are written down do mean that there is none.
 func (r *reader) readRateLimit(n *yaml.Node) *RateLimit {
 	limit := &RateLimit{}
 	fields := r.fields(n, "rate_limit", "max_calls", "window", "per_what", "max_wait", "on_limiter_error")
@@ -79,7 +82,7 @@ func (r *reader) readRateLimit(n *yaml.Node) *RateLimit {
 		r.problem(r.at(n), "rate_limit has no max_calls; it needs max_calls and window")
 	}
 	if window := fields["window"]; window != nil {
-		limit.Window = r.duration(window, "window")
+		limit.Window = r.time(window, "window", "leave rate_limit out for no limit")
 	} else {
 		r.problem(r.at(n), "rate_limit has no window; it needs max_calls and window")
 	}
@@ -106,7 +109,7 @@ func (r *reader) readBudget(n *yaml.Node) *Budget {
 		r.problem(r.at(n), "budget has no max_tokens")
 	}
 	if scope := fields["scope"]; scope != nil {
-		word, ok := r.text(scope, "scope")
+		word, ok := r.text(scope, "scope", protocol.PerExecution)
 		switch {
 		case word == protocol.PerSession:
 			r.problem(scope, "scope session is not there in this version; allowed: %s", protocol.PerExecution)

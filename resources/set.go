@@ -165,10 +165,12 @@ func (s *Set) Create(ctx context.Context, driver string, req CreateRequest) (Cre
 		return Created{}, err
 	}
 	s.keep(driver, binding, handle)
+	return describe(d, binding, req.Config), nil
+}
+
+func describe(d AnyDriver, binding, config json.RawMessage) Created {
 	_, canPause := d.as().(Pauser)
-	return Created{
-		Binding: binding, CoverageReuse: d.coverageReuse(req.Config), Host: d.host(), CanPause: canPause,
-	}, nil
+	return Created{Binding: binding, CoverageReuse: d.coverageReuse(config), Host: d.host(), CanPause: canPause}
 }
 
 // Pause pauses the resource that binding names, without opening it. A driver that is no
@@ -247,6 +249,16 @@ func (s *Set) forget(name string) {
 	}
 }
 
+// forgetIdle is forget for a handle that nobody uses.
+func (s *Set) forgetIdle(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.open[name]; e != nil && e.users == 0 {
+		s.unpark(e)
+		s.drop(e)
+	}
+}
+
 // Reopen opens a resource that another execution has left, and keeps its handle. An idle handle
 // is not good enough: the resource may have gone since.
 func (s *Set) Reopen(ctx context.Context, driver string, binding, config json.RawMessage) (Created, error) {
@@ -262,18 +274,7 @@ func (s *Set) Reopen(ctx context.Context, driver string, binding, config json.Ra
 		return Created{}, err
 	}
 	release()
-	_, canPause := d.as().(Pauser)
-	return Created{Binding: binding, CoverageReuse: d.coverageReuse(config), Host: d.host(), CanPause: canPause}, nil
-}
-
-// forgetIdle drops a handle that nobody uses.
-func (s *Set) forgetIdle(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.open[name]; e != nil && e.users == 0 {
-		s.unpark(e)
-		s.drop(e)
-	}
+	return describe(d, binding, config), nil
 }
 
 // keep puts the handle of a new resource into the cache, unless there is one.

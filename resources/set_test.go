@@ -113,6 +113,34 @@ func TestSetKeepsUsedHandlesOpen(t *testing.T) {
 	require.Equal(t, d.opened.Load(), d.closed.Load())
 }
 
+func TestSetReopens(t *testing.T) {
+	t.Parallel()
+	d := &countingDriver{}
+	set := newSet(t, d)
+	created, err := set.Create(t.Context(), "counting", resources.CreateRequest{})
+	require.NoError(t, err)
+
+	opened, err := set.Reopen(t.Context(), "counting", created.Binding, nil)
+	require.NoError(t, err)
+	require.Equal(t, created, opened)
+	require.EqualValues(t, 2, d.opened.Load(), "an idle handle does not show that the resource is there")
+	require.EqualValues(t, 1, d.closed.Load())
+
+	_, release, err := set.Acquire(t.Context(), "counting", created.Binding)
+	require.NoError(t, err)
+	_, err = set.Reopen(t.Context(), "counting", created.Binding, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, d.opened.Load(), "the same binding gives the same handle")
+	release()
+
+	d.fail = resources.ErrGone
+	_, err = set.Reopen(t.Context(), "counting", created.Binding, nil)
+	require.ErrorIs(t, err, resources.ErrGone)
+	_, err = set.Reopen(t.Context(), "other", created.Binding, nil)
+	var unknown *resources.UnknownDriverError
+	require.ErrorAs(t, err, &unknown)
+}
+
 func TestSetErrors(t *testing.T) {
 	t.Parallel()
 	d := &countingDriver{fail: resources.ErrGone}

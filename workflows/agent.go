@@ -69,10 +69,10 @@ func (x *execution) run(ctx workflow.Context, handler func(workflow.Context, jso
 		x.captureUncovered(ctx)
 	}
 	x.noteDivergence(ctx)
+	x.pauseAtEnd(ctx)
 	if err == nil {
 		err = x.recordState(ctx)
 	}
-	x.pauseAtEnd(ctx)
 	return out, err
 }
 

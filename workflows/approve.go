@@ -26,10 +26,10 @@ const (
 type approvals struct {
 	byStep  map[string]*approval
 	pending []*approval // in the order they were asked for
-	// listedAt is how long the history was when they were last listed, and stale says that they
-	// will be again.
-	listedAt int
-	stale    bool
+	// listedAt is how long the history was when they were last listed, and listings how often
+	// they were then. Stale says that they will be once more.
+	listedAt, listings int
+	stale              bool
 }
 
 // approval is one of them. Its status changes once.
@@ -128,10 +128,13 @@ func (x *execution) withdraw(ctx workflow.Context, a *approval) {
 
 // publishApprovals shows the pending approvals where they are found without a worker: in the
 // memo, the status and the details that the UI shows. All that changes in one workflow task
-// goes to the server at once, so what changes after the first time waits a little.
+// goes to the server at once, so what changes after the first few times waits a little.
 func (x *execution) publishApprovals(ctx workflow.Context) {
 	now := workflow.GetInfo(ctx).GetCurrentHistoryLength()
-	if !x.since(protocol.RevisionCoalesced) || x.approvals.listedAt != now {
+	if x.approvals.listedAt != now {
+		x.approvals.listedAt, x.approvals.listings = now, 0
+	}
+	if !x.since(protocol.RevisionCoalesced) || x.approvals.listings < listingsAtOnce {
 		x.listApprovals(ctx)
 		return
 	}
@@ -148,7 +151,8 @@ func (x *execution) publishApprovals(ctx workflow.Context) {
 
 func (x *execution) listApprovals(ctx workflow.Context) {
 	pending := x.approvals.pending
-	x.approvals.listedAt, x.approvals.stale = workflow.GetInfo(ctx).GetCurrentHistoryLength(), false
+	x.approvals.listings++
+	x.approvals.stale = false
 	status := protocol.StatusRunning
 	if len(pending) > 0 {
 		status = protocol.StatusBlocked

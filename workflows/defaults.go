@@ -28,9 +28,10 @@ const (
 	// uncovered without one, so waiting long for it helps nobody.
 	captureAttempts = 3
 
-	// publishEvery is the least time between two listings of pending approvals that would
-	// else be made in one workflow task. Each is part of the task's answer, which has a limit.
-	publishEvery = time.Second
+	// listingsAtOnce is how often one workflow task lists the pending approvals. Each listing is
+	// part of the task's answer, which has a limit. Later changes are listed after publishEvery.
+	listingsAtOnce = 8
+	publishEvery   = time.Second
 
 	// cancelGrace is how long a cancelled execution waits for the body of its
 	// running step. A body that ignores its context must not hold it for ever.

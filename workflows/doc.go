@@ -19,7 +19,8 @@
 // [NewStep] declares a local step, for short work that needs no activity of its own.
 // [NewModel] declares a language model, and [NewResource] external state that
 // is checkpointed and restored in forks. [Tools] calls tools by name, for a
-// model that picks them. Handlers are bound to these references in a worker
+// model that picks them; package loop lets it take turns with them. [NewMCPServer] declares a server
+// whose tools are called like one's own. Handlers are bound to these references in a worker
 // (package worker), so workflow code can't reach an implementation.
 //
 // Every step is recorded. A fork of the execution returns the recorded outcomes

@@ -258,3 +258,29 @@ func runWith(opts worker.Options, agent string, input any, items ...worker.Item)
 	}
 	return string(output)
 }
+
+// Conversation is what a turn of a chat leaves for the next one.
+type Conversation struct {
+	Lines []string `json:"lines"`
+}
+
+// Chat answers with all that its session has said so far.
+func Chat(ctx workflow.Context, line string) (string, error) {
+	talk, continues, err := workflows.Previous[Conversation](ctx)
+	if err != nil {
+		return "", err
+	}
+	talk.Lines = append(talk.Lines, line)
+	if err := workflows.SetState(ctx, talk); err != nil {
+		return "", err
+	}
+	if !continues {
+		return "a new conversation: " + line, nil
+	}
+	return fmt.Sprintf("%d lines so far", len(talk.Lines)), nil
+}
+
+func ExampleSetState() {
+	fmt.Println(run("chat", "hello", worker.Agent("chat", Chat)))
+	// Output: "a new conversation: hello"
+}

@@ -50,8 +50,9 @@ type execution struct {
 	fatal error
 	// opening counts the resources that are being created.
 	opening int
-	// pausing says that resources are paused while approvals are pending.
-	pausing bool
+	// pausing says that resources are paused while approvals are pending, and underPause that one
+	// is being paused.
+	pausing, underPause bool
 	// running are the targets of the steps under way, in order, for the UI.
 	running []string
 }
@@ -78,7 +79,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		refused:       map[string][]int{},
 		indeterminate: map[string]bool{},
 		buckets:       map[string]*bucket{},
-		approvals:     approvals{byStep: map[string]*approval{}, listedAt: -1},
+		approvals:     approvals{byStep: map[string]*approval{}},
 		gate:          newGate(ctx),
 		resources:     newResourceSet(),
 		mcpTools:      map[string][]protocol.MCPTool{},
@@ -135,14 +136,14 @@ func (x *execution) publishEnd(ctx workflow.Context, err error) {
 		x.approvals.pending = nil
 		x.listApprovals(ctx)
 	}
-	status := protocol.StatusCompleted
+	x.status = protocol.StatusCompleted
 	switch {
 	case temporal.IsCanceledError(err):
-		status = protocol.StatusCancelled
+		x.status = protocol.StatusCancelled
 	case err != nil:
-		status = protocol.StatusFailed
+		x.status = protocol.StatusFailed
 	}
-	x.upsert(ctx, statusAttribute.ValueSet(status))
+	x.upsert(ctx, statusAttribute.ValueSet(x.status))
 	x.describe(ctx)
 }
 

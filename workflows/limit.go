@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,13 +17,17 @@ import (
 // as not asked for.
 func (p *pending) limit(ctx workflow.Context, decision protocol.Decision) (protocol.Decision, *protocol.ApprovalWindow, error) {
 	parts := decision.Split()
-	if err := p.throttle(ctx, parts); err != nil {
+	skipped, err := p.throttle(ctx, parts)
+	if err != nil {
 		return decision, nil, err
 	}
 	for i, part := range parts {
 		parts[i] = p.x.spend(part)
 	}
 	decision = protocol.Combine(parts)
+	if skipped != "" {
+		decision.Reason = strings.TrimPrefix(decision.Reason+"; "+skipped, "; ")
+	}
 	if p.guarded() {
 		decision = decision.Guarded(p.x.start.Fork.ExecutionID)
 	}
@@ -40,43 +45,60 @@ func (p *pending) limit(ctx workflow.Context, decision protocol.Decision) (proto
 }
 
 // throttle takes a token of each part's bucket, and waits until all are there. What was taken
-// before one refuses stays taken. A part whose limit could not be applied says so in its reason.
-func (p *pending) throttle(ctx workflow.Context, parts []protocol.Decision) error {
+// before one refuses stays taken. Skipped says that a limit could not be applied.
+func (p *pending) throttle(ctx workflow.Context, parts []protocol.Decision) (skipped string, err error) {
 	var longest time.Duration
 	var by protocol.Decision
 	for i, part := range parts {
 		if part.RateLimit.Unlimited() {
 			continue
 		}
-		wait, reason, err := p.token(ctx, &parts[i])
-		if err != nil {
-			return err
-		}
-		if reason != "" {
-			return p.refuse(ctx, part, reason)
+		wait, reason, err := p.token(ctx, part, bucketName(parts, i))
+		switch {
+		case err != nil:
+			return "", err
+		case reason == limitSkipped:
+			skipped = limitSkipped
+		case reason != "":
+			return "", p.refuse(ctx, part, reason)
 		}
 		if wait > longest {
 			longest, by = wait, part
 		}
 	}
 	if longest <= 0 {
-		return nil
+		return skipped, nil
 	}
 	until := workflow.Now(ctx).Add(longest)
 	limited := protocol.Limited{
 		RuleID: by.RuleID, Reason: protocol.ReasonRateLimited, PolicyDigest: by.PolicyDigest, Until: &until,
 	}
 	if err := p.note(ctx, protocol.StepRecord{Limited: &limited}); err != nil {
-		return err
+		return "", err
 	}
-	err := p.outside(ctx, func() (resume bool, err error) {
+	err = p.outside(ctx, func() (resume bool, err error) {
 		summary := "rate limit of " + p.step.Target
 		return true, workflow.NewTimerWithOptions(ctx, longest, workflow.TimerOptions{Summary: summary}).Get(ctx, nil)
 	})
 	if err != nil {
-		return p.cancelled(ctx, "cancelled while a rate limit held it up")
+		return "", p.cancelled(ctx, "cancelled while a rate limit held it up")
 	}
-	return nil
+	return skipped, nil
+}
+
+// limitSkipped is the reason of a step that ran because its limiter could not be reached.
+const limitSkipped = "rate limit not applied: " + protocol.ReasonLimiterUnavailable
+
+// bucketName names the bucket of a part: by its rule, and by its place if a rule of another half has
+// the same id. A step takes one token of each.
+func bucketName(parts []protocol.Decision, i int) string {
+	rule := parts[i].RuleID
+	for _, earlier := range parts[:i] {
+		if earlier.RuleID == rule {
+			return fmt.Sprintf("%s#%d", rule, i+1)
+		}
+	}
+	return rule
 }
 
 // refuse ends a step for its rate, and gives its place among identical ones back.
@@ -90,19 +112,23 @@ func (p *pending) refuse(ctx workflow.Context, part protocol.Decision, reason st
 
 // limited is what the handler gets of a refusal.
 func (p *pending) limited(l protocol.Limited) error {
-	p.x.refused[p.same] = append(p.x.refused[p.same], p.step.Occurrence)
+	free := append(p.x.refused[p.same], p.step.Occurrence)
+	if p.x.since(protocol.RevisionCoalesced) {
+		slices.Sort(free) // in a fork refusals come in the order of the calls
+	}
+	p.x.refused[p.same] = free
 	return policyError(p.step, protocol.Decision{RuleID: l.RuleID, Reason: l.Reason})
 }
 
 // token takes a token and says how long to wait for it, or why there is none.
-func (p *pending) token(ctx workflow.Context, part *protocol.Decision) (wait time.Duration, refused string, err error) {
+func (p *pending) token(ctx workflow.Context, part protocol.Decision, name string) (wait time.Duration, refused string, err error) {
 	limit := *part.RateLimit
-	id := p.x.limiter(part.RuleID, limit.PerWhat)
+	id := p.x.limiter(name, limit.PerWhat)
 	if id == "" {
-		b := p.x.buckets[part.RuleID]
+		b := p.x.buckets[name]
 		if b == nil {
 			b = &bucket{}
-			p.x.buckets[part.RuleID] = b
+			p.x.buckets[name] = b
 		}
 		wait, ok := b.take(workflow.Now(ctx), limit)
 		if !ok {
@@ -117,8 +143,7 @@ func (p *pending) token(ctx workflow.Context, part *protocol.Decision) (wait tim
 	case err != nil && (limit.OnLimiterError == protocol.Deny || failure.Is(err, failure.TypeLimiter)):
 		return 0, protocol.ReasonLimiterUnavailable, nil
 	case err != nil:
-		part.Reason = strings.TrimPrefix(part.Reason+"; rate limit not applied: "+protocol.ReasonLimiterUnavailable, "; ")
-		return 0, "", nil
+		return 0, limitSkipped, nil
 	case grant.Refused:
 		return 0, protocol.ReasonRateLimited, nil
 	default:

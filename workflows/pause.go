@@ -28,7 +28,7 @@ const pausePatience = 2 * time.Minute
 // pauseWhileBlocked pauses resources for as long as approvals are pending. A step that runs beside
 // the waiting ones resumes them, so they are paused again when it has ended.
 func (x *execution) pauseWhileBlocked(ctx workflow.Context) {
-	if x.pausing || len(x.resources.restless(PauseBlocked)) == 0 {
+	if x.pausing || !x.resources.pausable() {
 		return
 	}
 	x.pausing = true
@@ -39,9 +39,9 @@ func (x *execution) pauseWhileBlocked(ctx workflow.Context) {
 			if err != nil {
 				return
 			}
-			if len(x.approvals.pending) > 0 {
-				x.pause(ctx, PauseBlocked)
-			}
+			x.underPause = true
+			x.pause(ctx, PauseBlocked)
+			x.underPause = false
 			leave()
 			err = workflow.Await(ctx, func() bool {
 				return len(x.approvals.pending) == 0 || len(x.resources.restless(PauseBlocked)) > 0
@@ -59,18 +59,25 @@ func (x *execution) pauseAtEnd(ctx workflow.Context) {
 	if len(x.resources.restless(PauseCompleted)) == 0 {
 		return
 	}
+	ctx = disconnected(ctx)
+	if err := workflow.Await(ctx, func() bool { return !x.underPause }); err != nil {
+		return
+	}
 	leave, ok := x.gate.try(ctx)
 	if !ok {
 		return
 	}
 	defer leave()
-	x.pause(disconnected(ctx), PauseCompleted)
+	x.pause(ctx, PauseCompleted)
 }
 
 // pause pauses the resources that rest now. That one could not be paused is recorded in history by
 // the activity itself; it costs more, and the execution goes on.
 func (x *execution) pause(ctx workflow.Context, now PauseMode) {
 	for _, r := range x.resources.restless(now) {
+		if now == PauseBlocked && len(x.approvals.pending) == 0 {
+			break // the step that waited is to go on
+		}
 		opts := workflow.ActivityOptions{
 			StartToCloseTimeout:    pausePatience,
 			ScheduleToCloseTimeout: pausePatience,
@@ -83,6 +90,7 @@ func (x *execution) pause(ctx workflow.Context, now PauseMode) {
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, opts), protocol.ActivityPause, protocol.Pause{
 			Key: r.Key, Bound: r.bound,
 		}).Get(ctx, nil)
+		r.paused = err == nil
 		if err != nil {
 			workflow.GetLogger(ctx).Warn("resource not paused", "resource", r.Key, "error", err)
 		}
@@ -102,6 +110,16 @@ func (s *resourceSet) restless(now PauseMode) []*openResource {
 	return found
 }
 
+// pausable reports whether an opened resource may be paused while approvals are pending.
+func (s *resourceSet) pausable() bool {
+	for _, key := range s.keys {
+		if r := s.opened[key]; r.canPause && r.pausesWhen(PauseBlocked) {
+			return true
+		}
+	}
+	return false
+}
+
 func (r *openResource) pausesWhen(now PauseMode) bool {
 	switch PauseMode(r.Pause) {
 	case PauseNever:
@@ -116,6 +134,6 @@ func (r *openResource) pausesWhen(now PauseMode) bool {
 // wake notes that a step may use, and so resume, all resources.
 func (s *resourceSet) wake() {
 	for _, key := range s.keys {
-		s.opened[key].resting = false
+		s.opened[key].resting, s.opened[key].paused = false, false
 	}
 }

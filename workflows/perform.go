@@ -216,10 +216,22 @@ func (p *pending) record(ctx workflow.Context, activity string, decided *protoco
 	}
 	var verdict protocol.StepVerdict
 	err := workflow.ExecuteLocalActivity(localOptions(ctx, timeout), activity, request).Get(ctx, &verdict)
-	if err != nil && !failure.IsCancelled(err) && p.x.since(protocol.RevisionCoalesced) {
+	switch {
+	case err == nil || failure.IsCancelled(err) || !p.x.since(protocol.RevisionCoalesced):
+		return verdict, err
+	case decided != nil:
+		return p.lost(ctx, decided, err)
+	default:
 		return p.undecided(ctx, err)
 	}
-	return verdict, err
+}
+
+// lost fails a local step that was to run, and of which nothing was heard.
+func (p *pending) lost(ctx workflow.Context, decided *protocol.Decision, err error) (protocol.StepVerdict, error) {
+	outcome := protocol.Outcome{Error: &protocol.StepError{
+		Message: "nobody saw how the step ended: " + protocol.OneLine(err.Error()), Reason: protocol.ReasonIndeterminate,
+	}}
+	return protocol.StepVerdict{Decision: decided, Outcome: &outcome}, p.note(ctx, protocol.StepRecord{Executing: true, Outcome: &outcome})
 }
 
 // undecided denies a step whose decision did not come.

@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	sdkworker "go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/tinerun/tine/internal/protocol"
@@ -61,8 +62,9 @@ func newEnvironment(t *testing.T, engine policy.Engine) *environment {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	env := suite.NewTestWorkflowEnvironment()
+	env.SetWorkerOptions(sdkworker.Options{DeadlockDetectionTimeout: time.Minute}) // the machine may be busy
 	require.NoError(t, worker.Register(env, worker.Options{Policy: engine},
-		worker.Agent("calls", Calls), worker.Agent("parallel", Parallel), worker.Agent("twice", Twice),
+		worker.Agent("calls", Calls), worker.Agent("parallel", Parallel), worker.Agent("twice", Twice), worker.Agent("clock", Clock),
 		worker.Tool(Search, search), worker.Tool(Send, send)))
 	return &environment{env, env.Now()}
 }
@@ -284,7 +286,7 @@ func TestManyApprovals(t *testing.T) {
 	var outcomes []string
 	require.NoError(t, env.GetWorkflowResult(&outcomes))
 	require.Equal(t, slices.Repeat([]string{protocol.ReasonApprovalTimeout}, len(texts)), outcomes)
-	require.Less(t, upserts, 10)
+	require.Less(t, upserts, 20)
 	require.Less(t, bytes, 200<<10)
 	require.Empty(t, last.Approvals)
 	require.Zero(t, last.More)
@@ -314,6 +316,11 @@ func TestTwoLimits(t *testing.T) {
 	env := newEnvironment(t, deciding(protocol.Both(limit("often", 100, time.Minute), limit("seldom", 2, time.Hour))))
 	outcomes, _ := env.calls(t, "a", "b", "c")
 	require.Equal(t, []string{"ok", "ok", protocol.ReasonRateLimited}, outcomes)
+
+	// Rules of one name in two policies have a bucket each.
+	env = newEnvironment(t, deciding(protocol.Both(limit("same", 1, time.Hour), limit("same", 1, time.Hour))))
+	outcomes, _ = env.calls(t, "a", "b")
+	require.Equal(t, []string{"ok", protocol.ReasonRateLimited}, outcomes)
 
 	env = newEnvironment(t, deciding(protocol.Both(limit("few", 1, time.Hour),
 		policy.Decision{Decision: policy.Deny, RuleID: "no", Reason: "no"})))
@@ -389,4 +396,65 @@ func TestCancelledEffectIsNotRepeated(t *testing.T) {
 	var outcomes []string
 	require.NoError(t, env.GetWorkflowResult(&outcomes))
 	require.Equal(t, []string{"cancelled", protocol.ReasonIndeterminateRetry}, outcomes)
+}
+
+// TestEngineThatOverrules has asked a policy with limits, and decides otherwise.
+func TestEngineThatOverrules(t *testing.T) {
+	for _, decision := range []string{policy.Deny, policy.RequireApproval} {
+		limited := policy.Decision{Decision: policy.Allow, RuleID: "l", RateLimit: &policy.RateLimit{
+			MaxCalls: 9, Window: policy.Duration(time.Hour),
+		}}
+		d := protocol.Both(limited, policy.Decision{Decision: policy.Allow, RuleID: "a"})
+		d.Decision, d.Reason = decision, "overruled"
+		env := newEnvironment(t, deciding(d))
+		outcomes, _ := env.calls(t, "a")
+		want := "overruled"
+		if decision == policy.RequireApproval {
+			want = protocol.ReasonApprovalTimeout
+		}
+		require.Equal(t, []string{want}, outcomes)
+	}
+}
+
+// TestLimiterOfOneHalf says what was not applied, whichever half gives the reason.
+func TestLimiterOfOneHalf(t *testing.T) {
+	env := newEnvironment(t, Rules(func(policy.Input) (policy.Decision, error) {
+		return protocol.Both(policy.Decision{Decision: policy.Allow, RuleID: "yaml", Reason: "fine"},
+			policy.Decision{Decision: policy.Allow, RuleID: "rego", RateLimit: &policy.RateLimit{
+				MaxCalls: 1, Window: policy.Duration(time.Hour), PerWhat: protocol.PerGlobal,
+			}}), nil
+	}))
+	env.OnActivity(protocol.ActivityLimit, mock.Anything, mock.Anything).Return(protocol.LimitGrant{}, errors.New("down"))
+	var reasons []string
+	env.OnActivity(protocol.ActivitySettle, mock.Anything, mock.Anything).Return(
+		func(_ context.Context, record protocol.StepRecord) (protocol.StepRecord, error) {
+			reasons = append(reasons, record.Decision.Reason)
+			return record, nil
+		})
+	outcomes, _ := env.calls(t, "a")
+	require.Equal(t, []string{"ok"}, outcomes)
+	require.Equal(t, []string{"fine; rate limit not applied: rate_limiter_unavailable"}, reasons)
+}
+
+// TestLocalStepThatIsLost: nothing was heard of a local step that a limit had let through.
+func TestLocalStepThatIsLost(t *testing.T) {
+	env := newEnvironment(t, deciding(policy.Decision{Decision: policy.Allow, RateLimit: &policy.RateLimit{
+		MaxCalls: 9, Window: policy.Duration(time.Hour),
+	}}))
+	decision := protocol.Decision{Decision: policy.Allow, RuleID: "rule", RateLimit: &policy.RateLimit{MaxCalls: 9, Window: policy.Duration(time.Hour)}}
+	env.OnActivity(protocol.ActivityStep, mock.Anything, mock.Anything).
+		Return(protocol.StepRecord{Undecided: true, Decision: &decision}, nil).Once()
+	env.OnActivity(protocol.ActivityStep, mock.Anything, mock.Anything).
+		Return(protocol.StepRecord{}, temporal.NewNonRetryableApplicationError("no codec", "", nil))
+	env.ExecuteWorkflow("clock", json.RawMessage(`{}`), nil)
+	require.NoError(t, env.GetWorkflowError())
+	var reason string
+	require.NoError(t, env.GetWorkflowResult(&reason))
+	require.Equal(t, protocol.ReasonIndeterminate, reason)
+}
+
+// Clock reads the time, and gives the reason why it could not.
+func Clock(ctx workflow.Context, _ None) (string, error) {
+	_, err := workflows.Now(ctx)
+	return workflows.Reason(err), nil
 }

@@ -168,9 +168,9 @@ type openResource struct {
 	// what ended coverage, to notice that during a capture.
 	covered bool
 	touches int
-	// canPause says that the driver can, and resting that the resource has been paused since it
-	// was used.
-	canPause, resting bool
+	// canPause says that the driver can, resting that pausing has been tried since the resource
+	// was used, and paused that it worked.
+	canPause, resting, paused bool
 }
 
 func newResourceSet() *resourceSet {
@@ -245,7 +245,7 @@ func (s *resourceSet) describe(b *strings.Builder) {
 		if r.covered {
 			coverage = "its current state is captured"
 		}
-		if r.resting {
+		if r.paused {
 			coverage += "; paused"
 		}
 		b.WriteString("- `" + key + "` (" + r.Driver + "): " + coverage + "\n")

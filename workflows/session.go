@@ -18,17 +18,13 @@ const (
 	// none is running. Workers that come up find the turns in any order.
 	strangerPatience = time.Second
 
-	// sweepFirst is how soon a session looks after a turn that does not end, and sweepLast how
-	// seldom it ends up doing so: a turn that was terminated cannot say so.
+	// sweepFirst is how soon a session looks after a turn that does not end: one that was
+	// terminated cannot say so. Then it waits ever longer, up to sweepFactor times that.
 	sweepFirst  = 10 * time.Second
 	sweepFactor = 30
 
 	// turnTimeout bounds one look at a turn. One that is about to end may be waited for.
-	turnTimeout = 30 * time.Second
-
-	// joinTimeout and joinAttempts bound how long an execution tries to join its session.
-	joinTimeout  = 10 * time.Second
-	joinAttempts = 10
+	turnTimeout = 10 * time.Second
 )
 
 // Session is the workflow that keeps a session: it admits one execution at a time, in order.
@@ -112,11 +108,13 @@ func (s *session) hear(ctx workflow.Context, turn protocol.Turn) {
 		}
 	case protocol.TurnWaiting:
 		turn.Waiting = true
+		s.hurry(ctx)
 		if i < 0 {
 			s.queue(ctx, turn)
 			return
 		}
-		turn.Announced, turn.CreatedAt, turn.Since = s.Queue[i].Announced, s.Queue[i].CreatedAt, s.Queue[i].Since
+		// It stays where it was announced, but from now on Temporal's time counts, not the client's.
+		turn.Announced, turn.Since = s.Queue[i].Announced, s.Queue[i].Since
 		s.Queue[i] = turn
 	case protocol.TurnEnded:
 		if i >= 0 {
@@ -188,7 +186,7 @@ func patience(turn protocol.Turn, now time.Time) time.Duration {
 func (s *session) admit(ctx workflow.Context, turn protocol.Turn) error {
 	admission := protocol.Admission{Parent: turn.Parent}
 	if newest, ok := s.Newest[turn.AgentID]; ok && turn.Parent == "" {
-		admission = protocol.Admission{Parent: newest.ExecutionID, ParentRunID: newest.RunID}
+		admission = protocol.Admission{Parent: newest.ExecutionID, ParentRunID: newest.RunID, Left: newest.Left}
 	}
 	err := workflow.SignalExternalWorkflow(ctx, turn.ExecutionID, "", protocol.SignalAdmit, admission).Get(ctx, nil)
 	if ctx.Err() != nil {
@@ -206,11 +204,26 @@ func (s *session) admit(ctx workflow.Context, turn protocol.Turn) error {
 // watch begins to look after the running turn.
 func (s *session) watch(ctx workflow.Context) {
 	s.ending = false
-	s.sweep = time.Duration(s.Running.Sweep)
-	if s.sweep <= 0 {
-		s.sweep = sweepFirst
-	}
+	s.sweep = s.shortest()
 	s.sweepAt = workflow.Now(ctx).Add(s.sweep)
+}
+
+// hurry has the session look after the running turn soon: somebody has come to wait for its end.
+func (s *session) hurry(ctx workflow.Context) {
+	if s.Running == nil {
+		return
+	}
+	s.sweep = s.shortest()
+	if at := workflow.Now(ctx).Add(s.sweep); at.Before(s.sweepAt) {
+		s.sweepAt = at
+	}
+}
+
+func (s *session) shortest() time.Duration {
+	if own := time.Duration(s.Running.Sweep); own > 0 {
+		return own
+	}
+	return sweepFirst
 }
 
 // look asks how the running turn stands, and notes its end. What Temporal says counts: a turn
@@ -234,171 +247,46 @@ func (s *session) look(ctx workflow.Context) error {
 	s.ending = false
 	switch status.Status {
 	case protocol.StatusCompleted:
-		s.complete(status.RunID)
+		s.complete(status)
 		s.Running = nil
 	case protocol.StatusFailed, protocol.StatusCancelled:
 		s.Running = nil
 	default:
 		s.sweepAt = workflow.Now(ctx).Add(s.sweep)
-		s.sweep = min(2*s.sweep, s.longest())
+		s.sweep = min(2*s.sweep, sweepFactor*s.shortest())
 	}
 	return nil
 }
 
-func (s *session) longest() time.Duration {
-	if own := time.Duration(s.Running.Sweep); own > 0 {
-		return sweepFactor * own
-	}
-	return sweepFactor * sweepFirst
-}
-
 // complete makes the running turn one that others continue, unless a newer one of its agent is.
-func (s *session) complete(runID string) {
+func (s *session) complete(status protocol.TurnStatus) {
 	turn := s.Running
 	if newest, ok := s.Newest[turn.AgentID]; ok && turn.CreatedAt.Before(newest.CreatedAt) {
 		return
 	}
-	s.Newest[turn.AgentID] = protocol.CompletedTurn{ExecutionID: turn.ExecutionID, RunID: runID, CreatedAt: turn.CreatedAt}
+	s.Newest[turn.AgentID] = protocol.CompletedTurn{
+		ExecutionID: turn.ExecutionID, RunID: status.RunID, CreatedAt: turn.CreatedAt,
+		Left: status.Left, LeftBytes: status.LeftBytes,
+	}
+	s.forget()
 }
 
-// enter waits for the execution's turn in its session, and loads what it continues.
-func (x *execution) enter(ctx workflow.Context) error {
-	parent := protocol.Admission{Parent: x.start.Parent}
-	if label := x.start.Session; label != "" {
-		if err := protocol.CheckSession(label); err != nil {
-			return configurationError("%v", err)
+// forget drops the oldest of what turns have left, until the rest fits the session's state.
+func (s *session) forget() {
+	for {
+		total, oldest := 0, ""
+		for _, agent := range workflow.DeterministicKeys(s.Newest) {
+			turn := s.Newest[agent]
+			total += turn.LeftBytes
+			if turn.Left != nil && (oldest == "" || turn.CreatedAt.Before(s.Newest[oldest].CreatedAt)) {
+				oldest = agent
+			}
 		}
-		admitted, err := x.admitted(ctx, label)
-		if err != nil {
-			return err
+		if total <= protocol.KeptTotal {
+			return
 		}
-		if x.start.Fork == nil { // a fork continues what its source does
-			parent = admitted
-		}
-		x.status = protocol.StatusRunning
-		x.upsert(ctx, statusAttribute.ValueSet(x.status))
-		x.describe(ctx)
-	}
-	if parent.Parent == "" {
-		return nil
-	}
-	return x.loadParent(ctx, parent)
-}
-
-// admitted joins the session and waits until it lets the execution run.
-func (x *execution) admitted(ctx workflow.Context, label string) (protocol.Admission, error) {
-	turn := protocol.Turn{
-		ExecutionID: workflow.GetInfo(ctx).WorkflowExecution.ID,
-		AgentID:     x.agent,
-		CreatedAt:   workflow.GetInfo(ctx).WorkflowStartTime,
-		Parent:      x.start.Parent,
-		Change:      protocol.TurnWaiting,
-	}
-	joining := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
-		StartToCloseTimeout: joinTimeout,
-		RetryPolicy:         retryPolicy(joinAttempts),
-	})
-	var admission protocol.Admission
-	err := workflow.ExecuteLocalActivity(joining, protocol.ActivityJoin, protocol.JoinSession{Label: label, Turn: turn}).Get(ctx, nil)
-	if err != nil {
-		return admission, err
-	}
-	signal := workflow.GetSignalChannel(ctx, protocol.SignalAdmit)
-	err = workflow.Await(ctx, func() bool { return signal.ReceiveAsync(&admission) })
-	return admission, err
-}
-
-// leave tells the session that the execution is about to end. That nobody is there to be told
-// is no concern of the execution.
-func leave(ctx workflow.Context, start *protocol.Start) {
-	if start == nil || start.Session == "" || protocol.CheckSession(start.Session) != nil {
-		return
-	}
-	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	err := workflow.SignalExternalWorkflow(ctx, protocol.SessionWorkflowID(start.Session), "", protocol.SignalTurn, protocol.Turn{
-		ExecutionID: workflow.GetInfo(ctx).WorkflowExecution.ID, Change: protocol.TurnEnded,
-	}).Get(ctx, nil)
-	if err != nil {
-		workflow.GetLogger(ctx).Warn("session not told of the end", "session", start.Session, "error", err)
+		turn := s.Newest[oldest]
+		turn.Left, turn.LeftBytes = nil, 0
+		s.Newest[oldest] = turn
 	}
 }
-
-// loadParent reads what the parent has left into the execution's own history, so that the
-// parent may be deleted afterwards.
-func (x *execution) loadParent(ctx workflow.Context, parent protocol.Admission) error {
-	request := protocol.LoadParent{
-		ExecutionID: parent.Parent, RunID: parent.ParentRunID, AgentID: x.agent, Session: x.start.Session,
-	}
-	if fork := x.start.Fork; fork != nil {
-		request.Source = &protocol.Source{ExecutionID: fork.ExecutionID, RunID: fork.RunID}
-	}
-	loading := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: prefixTimeout,
-		RetryPolicy:         retryPolicy(prefixAttempts),
-		Summary:             protocol.OneLine("state of " + parent.Parent),
-	})
-	previous := &protocol.Previous{}
-	if err := workflow.ExecuteActivity(loading, protocol.ActivityLoadParent, request).Get(ctx, previous); err != nil {
-		return err
-	}
-	x.previous = previous
-	x.resources.inherit(previous.Resources)
-	return nil
-}
-
-// SessionLabel is the label of the execution's session. An execution that was given none has
-// one derived from its id; another that is started with that label and with this one as its parent continues
-// this one.
-func SessionLabel(ctx workflow.Context) string {
-	return protocol.SessionOf(executionFrom(ctx).start.Session, workflow.GetInfo(ctx).WorkflowExecution.ID)
-}
-
-// Parent is the id of the execution that this one continues, or empty.
-func Parent(ctx workflow.Context) string {
-	if previous := executionFrom(ctx).previous; previous != nil {
-		return previous.ExecutionID
-	}
-	return ""
-}
-
-// Previous is what the execution that this one continues has left: its state, or its output if
-// it has set none. It is false if there is nothing to continue: no parent, or one that has left
-// null.
-func Previous[S any](ctx workflow.Context) (S, bool, error) {
-	var state S
-	previous := executionFrom(ctx).previous
-	if previous == nil || isNull(previous.State) {
-		return state, false, nil
-	}
-	if err := protocol.Decode(previous.State, &state); err != nil {
-		return state, false, configurationError("what execution %s has left does not fit: %v", previous.ExecutionID, err)
-	}
-	return state, true, nil
-}
-
-// SetState sets what the execution leaves for the one that continues it, beside its output. It
-// is recorded when the handler returns without an error; the last call counts, and a state
-// that encodes as null is none. State has at most 1 MiB of JSON.
-func SetState(ctx workflow.Context, state any) error {
-	x := executionFrom(ctx)
-	raw, err := protocol.Encode(state)
-	switch {
-	case err != nil:
-		return configurationError("the state cannot be encoded: %v", err)
-	case len(raw) > protocol.StateLimit:
-		return configurationError("the state has %d bytes; at most %d fit. Keep less, or a reference to where the rest is", len(raw), protocol.StateLimit)
-	}
-	x.state = raw
-	return nil
-}
-
-// recordState puts the execution's state into its history, where readers find it.
-func (x *execution) recordState(ctx workflow.Context) error {
-	if isNull(x.state) {
-		return nil
-	}
-	ctx, _ = workflow.NewDisconnectedContext(ctx)
-	return workflow.ExecuteLocalActivity(localOptions(ctx, localTimeout), protocol.ActivityState, protocol.State{State: x.state}).Get(ctx, nil)
-}
-
-func isNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }

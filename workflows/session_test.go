@@ -33,6 +33,8 @@ type playedTurn struct {
 	ends  string
 	// silent ones end without telling the session.
 	silent bool
+	// leaves is how much it leaves, in bytes.
+	leaves int
 	// status is what Temporal says of it.
 	status string
 }
@@ -44,6 +46,8 @@ type played struct {
 	turns map[string]*playedTurn
 	// order has the admissions, as execution<parent.
 	order []string
+	// left are those that were given what their parent has left.
+	left []string
 	// renewEvery has the session continue as new after so many admissions. Zero is never.
 	renewEvery int
 	looks      int
@@ -108,7 +112,12 @@ func (p *played) run(script func()) {
 
 func (p *played) look(_ context.Context, query protocol.TurnQuery) (protocol.TurnStatus, error) {
 	p.looks++
-	return protocol.TurnStatus{Status: p.turns[query.ExecutionID].status, RunID: "run"}, nil
+	turn := p.turns[query.ExecutionID]
+	status := protocol.TurnStatus{Status: turn.status, RunID: "run"}
+	if turn.leaves > 0 {
+		status.Left, status.LeftBytes = &protocol.Previous{ExecutionID: query.ExecutionID}, turn.leaves
+	}
+	return status, nil
 }
 
 func (p *played) admit(_, id, _, signal string, arg any) error {
@@ -117,7 +126,12 @@ func (p *played) admit(_, id, _, signal string, arg any) error {
 	if turn.status != protocol.StatusRunning {
 		return errors.New("closed")
 	}
-	p.order = append(p.order, id+"<"+arg.(protocol.Admission).Parent)
+	admission := arg.(protocol.Admission)
+	p.order = append(p.order, id+"<"+admission.Parent)
+	if admission.Left != nil {
+		require.Equal(p.t, admission.Parent, admission.Left.ExecutionID)
+		p.left = append(p.left, id)
+	}
 	if p.renewEvery > 0 && len(p.order)%p.renewEvery == 0 {
 		p.env.SetContinueAsNewSuggested(true)
 	}
@@ -242,6 +256,15 @@ func TestSession(t *testing.T) {
 			},
 			want: "1< 2<",
 		},
+		"who comes to wait has the session look soon": {
+			turns: map[string]*playedTurn{"1": {takes: 6 * time.Hour, silent: true, ends: protocol.StatusCancelled}, "2": {takes: second}},
+			script: func(p *played) {
+				p.at(0, func() { p.tell(protocol.TurnWaiting, "1", 1) })
+				p.at(6*time.Hour+5*second, func() { p.tell(protocol.TurnWaiting, "2", 2) })
+				p.at(6*time.Hour+20*second, func() { require.Len(p.t, p.order, 2) })
+			},
+			want: "1< 2<",
+		},
 		"one that says it ends is waited for": {
 			turns: map[string]*playedTurn{"1": {}, "2": {takes: second}},
 			script: func(p *played) {
@@ -288,6 +311,29 @@ func TestSession(t *testing.T) {
 			require.Equal(t, tc.want, strings.Join(p.order, " "))
 		})
 	}
+}
+
+// TestSessionForgets has agents leave more than a session keeps.
+func TestSessionForgets(t *testing.T) {
+	t.Parallel()
+	turns := map[string]*playedTurn{}
+	for _, agent := range []string{"a", "b", "c", "d", "e"} {
+		for _, n := range []string{"1", "2"} {
+			turns[agent+n] = &playedTurn{agent: agent, takes: time.Second, leaves: protocol.KeptLimit}
+		}
+	}
+	turns["c1"].leaves = 0
+	p := play(t, turns)
+	p.renewEvery = 3
+	order := []string{"a1", "b1", "c1", "d1", "e1", "c2", "b2", "a2", "d2", "e2"}
+	p.run(func() {
+		for i, id := range order {
+			p.at(0, func() { p.tell(protocol.TurnWaiting, id, i) })
+		}
+	})
+	require.Equal(t, "a1< b1< c1< d1< e1< c2<c1 b2<b1 a2<a1 d2<d1 e2<e1", strings.Join(p.order, " "))
+	// Four fit: when c2 has ended what a1 has left goes, then d1's for a2, and e1's for d2.
+	require.Equal(t, []string{"b2"}, p.left)
 }
 
 // TestSessionSweep counts how often a session looks after a turn that runs for long.

@@ -47,6 +47,8 @@ the rule lists approvers and you are none of them, and if the step, its argument
 policy are others than those read here. A worker of the execution's task queue has to run:
 it takes the decision into the history.
 
+Exit code 3 says that the rule's approvers do not list you.
+
 --by is checked against the rule's approvers. It is a claim, not a proof: only a
 server that authenticates its callers can say who you are.`,
 		Example:           fmt.Sprintf("  tine approval %s YourApprovalId --reason \"looked at the diff\"", v.word),

@@ -84,7 +84,9 @@ func (d *describer) describe(e tine.Event) (subject, details string) {
 func executionDetails(e tine.Event, p payload) string {
 	switch e.Type {
 	case eventlog.ExecutionCreated:
-		return joined("agent "+p.AgentID, label("session", p.Session), label("continues", p.Parent))
+		return joined("agent "+p.AgentID, label("session", p.Session), label("to continue", p.Parent))
+	case eventlog.ExecutionStarted:
+		return label("continues", p.Parent)
 	case eventlog.ExecutionForked:
 		return joined(fmt.Sprintf("from %s at %d", p.ForkedFrom, p.ForkSeq), restored(p.Restoration))
 	case eventlog.ExecutionDiverged:

@@ -40,6 +40,7 @@ type executions interface {
 
 // executionLog is what commands need of tine.Log.
 type executionLog interface {
+	Execution() *tine.Execution
 	Events() []tine.Event
 	Steps() []*tine.Step
 	ForkPoints() tine.ForkPoints

@@ -200,6 +200,8 @@ func newScript(id string) *script {
 	return s
 }
 
+func (s *script) Execution() *tine.Execution { return s.execution }
+
 func (s *script) Events() []tine.Event { return s.events }
 
 func (s *script) Steps() []*tine.Step { return s.steps }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	tine "github.com/tinerun/tine"
+	"github.com/tinerun/tine/policy"
 )
 
 type forkOptions struct {
@@ -76,7 +77,8 @@ which events are covered.`,
 	cmd.Flags().StringVar(&opts.id, "id", "", "`ID` of the fork; a new UUID by default")
 	cmd.Flags().StringVar(&input, "input", "", "`JSON` to use instead of the source's input; - for stdin, @FILE")
 	cmd.Flags().StringVar(&opts.session, "session", "", "new `SESSION` that the fork belongs to")
-	cmd.Flags().StringArrayVar(&opts.policy.paths, "policy", nil, "`FILE` of a policy that decides instead of the worker's; may be\nrepeated, for rules and the Rego beside them")
+	cmd.Flags().StringArrayVar(&opts.policy.paths, "policy", nil, "`FILE` of a policy that decides instead of the worker's; may be\nrepeated, for rules and the Rego beside them, or be a directory\nwith a policy for the agent")
+	opts.policy.addFlags(cmd)
 	addChoice(cmd, &opts.effects, "effects", "guard, or policy: whether effects of the source need approval")
 	cmd.Flags().BoolVar(&opts.wait, "wait", false, "show the fork to its end")
 	return cmd
@@ -84,12 +86,12 @@ which events are covered.`,
 
 func runFork(ctx context.Context, opts *forkOptions) error {
 	request := tine.ForkRequest{AtSeq: opts.atSeq, ID: opts.id, TaskQueue: opts.taskQueue, Session: opts.session, Effects: opts.effects.value}
-	if len(opts.policy.paths) > 0 {
-		brought, err := opts.policy.bring(ctx)
-		if err != nil {
-			return policyFailure(opts.f, err)
-		}
-		request.Policy = brought
+	directory, err := opts.policy.directory()
+	if err == nil && directory == "" && len(opts.policy.paths) > 0 {
+		request.Policy, err = opts.policy.pack(ctx, opts.policy.paths)
+	}
+	if err != nil {
+		return policyFailure(opts.f, err)
 	}
 	if opts.input != nil {
 		input, err := readJSON("--input", *opts.input, opts.f.in)
@@ -103,6 +105,11 @@ func runFork(ctx context.Context, opts *forkOptions) error {
 		return err
 	}
 	request.ExecutionID = source
+	if directory != "" {
+		if request.Policy, err = opts.policy.ofAgent(ctx, c, source, directory); err != nil {
+			return policyFailure(opts.f, err)
+		}
+	}
 	fork, err := c.Fork(ctx, request)
 	if err != nil {
 		return err
@@ -111,6 +118,22 @@ func runFork(ctx context.Context, opts *forkOptions) error {
 		printFork(opts.f, fork)
 	}
 	return goOn(ctx, opts.f, c, fork, opts.wait)
+}
+
+// ofAgent packs the policy that a directory has for the agent of an execution.
+func (p *policyFiles) ofAgent(ctx context.Context, c executions, id, directory string) (*tine.PolicyBundle, error) {
+	source, err := c.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := policy.FilesOf(directory, source.AgentID)
+	if err != nil {
+		return nil, err
+	}
+	if len(paths) == 0 {
+		return nil, noPolicy(directory, source.AgentID)
+	}
+	return p.pack(ctx, paths)
 }
 
 func printFork(f *factory, fork *tine.Execution) {

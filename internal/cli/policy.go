@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -65,9 +68,34 @@ func (p agentPolicy) String() string { return strings.Join(p.paths, " + ") }
 // loadedPolicies are the policies that arguments name.
 type loadedPolicies struct {
 	// engine decides for each agent as a worker would.
-	engine      policy.Engine
-	all         []agentPolicy
-	isDirectory bool
+	engine interface {
+		policy.Engine
+		policy.Describer
+	}
+	all       []agentPolicy
+	directory string // empty for one policy
+}
+
+// unrestricted reports whether no policy is for the agent.
+func (l *loadedPolicies) unrestricted(agent string) bool {
+	_, unrestricted := l.engine.Describe(agent)
+	return unrestricted
+}
+
+// directory is the one FILE, if it is a directory.
+func (p *policyFiles) directory() (string, error) {
+	for _, path := range p.paths {
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return "", unreadable("policy", path, err, "name a file that ends in .yaml, .yml, .rego or .tar.gz, or a directory of them")
+		case info.IsDir() && len(p.paths) > 1:
+			return "", usagef("directory %s must be the only FILE: it holds policies of its own", path)
+		case info.IsDir():
+			return path, nil
+		}
+	}
+	return "", nil
 }
 
 // load reads and compiles.
@@ -77,16 +105,12 @@ func (p *policyFiles) load(ctx context.Context) (*loadedPolicies, error) {
 		return nil, err
 	}
 	opts := policy.Options{VerificationKeys: keys}
-	for _, path := range p.paths {
-		info, err := os.Stat(path)
-		switch {
-		case err != nil:
-			return nil, usagef("cannot read policy: %v", err)
-		case info.IsDir() && len(p.paths) > 1:
-			return nil, usagef("directory %s must be the only FILE: it holds policies of its own", path)
-		case info.IsDir():
-			return loadDirectory(ctx, path, opts)
-		}
+	directory, err := p.directory()
+	if err != nil {
+		return nil, err
+	}
+	if directory != "" {
+		return loadDirectory(ctx, directory, opts)
 	}
 	sources, err := readSources(p.paths)
 	if err != nil {
@@ -99,15 +123,36 @@ func (p *policyFiles) load(ctx context.Context) (*loadedPolicies, error) {
 	return &loadedPolicies{engine: bundle, all: []agentPolicy{{paths: p.paths, bundle: bundle}}}, nil
 }
 
-// bring compiles the policy, so that an invalid one is refused here, and packs it for a fork.
-func (p *policyFiles) bring(ctx context.Context) (*tine.PolicyBundle, error) {
-	sources, err := policy.ReadFiles(p.paths...)
+func loadDirectory(ctx context.Context, path string, opts policy.Options) (*loadedPolicies, error) {
+	store, err := policy.Open(ctx, path, policy.StoreOptions{Compile: opts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := policy.Compile(ctx, sources, policy.Options{})
+	store.Close() // the policies stay as they are now
+	loaded := &loadedPolicies{engine: store, directory: path}
+	for _, status := range store.Status() {
+		loaded.all = append(loaded.all, agentPolicy{status.Name, status.Files, store.Bundle(status.Name)})
+	}
+	return loaded, nil
+}
+
+// pack compiles a policy, so that an invalid one is refused here, and packs it for a fork: without
+// the directories of this machine.
+func (p *policyFiles) pack(ctx context.Context, paths []string) (*tine.PolicyBundle, error) {
+	keys, err := p.readKeys()
 	if err != nil {
 		return nil, err
+	}
+	sources, err := readSources(paths)
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := policy.Compile(ctx, sources, policy.Options{VerificationKeys: keys})
+	if err != nil {
+		return nil, err
+	}
+	for i := range sources {
+		sources[i].Name = filepath.Base(sources[i].Name)
 	}
 	return &tine.PolicyBundle{Digest: bundle.Digest(), Files: sources}, nil
 }
@@ -130,19 +175,6 @@ func readSources(paths []string) ([]policy.Source, error) {
 	return sources, nil
 }
 
-func loadDirectory(ctx context.Context, path string, opts policy.Options) (*loadedPolicies, error) {
-	store, err := policy.Open(ctx, path, policy.StoreOptions{Compile: opts, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
-	store.Close() // the policies stay as they are now
-	loaded := &loadedPolicies{engine: store, isDirectory: true}
-	for _, status := range store.Status() {
-		loaded.all = append(loaded.all, agentPolicy{status.Name, status.Files, store.Bundle(status.Name)})
-	}
-	return loaded, nil
-}
-
 func (p *policyFiles) readKeys() (map[string]string, error) {
 	keys := map[string]string{}
 	for _, key := range p.keys {
@@ -152,7 +184,7 @@ func (p *policyFiles) readKeys() (map[string]string, error) {
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {
-			return nil, usagef("cannot read --verification-key: %v", err)
+			return nil, unreadable("--verification-key", path, err, "")
 		}
 		keys[id] = string(content)
 	}
@@ -161,18 +193,47 @@ func (p *policyFiles) readKeys() (map[string]string, error) {
 
 // documents writes the JSON of policies: one document, or for a directory the list of them.
 func documents[D any](f *factory, loaded *loadedPolicies, all []D) error {
-	if loaded.isDirectory {
+	if loaded.directory != "" {
 		return writeDocument(f.out, all)
 	}
 	return writeDocument(f.out, all[0])
 }
 
+// fileError says that a file, or a policy in a directory, is not there.
+type fileError struct {
+	code    string
+	message string
+	hint    string
+}
+
+func (e *fileError) Error() string { return e.message }
+
+func unreadable(what, path string, err error, hint string) error {
+	var about *fs.PathError
+	if errors.As(err, &about) {
+		err = about.Err
+	}
+	return &fileError{"unreadable_file", fmt.Sprintf("cannot read %s %s: %v", what, path, err), hint}
+}
+
+// noPolicy says that a directory has no policy for an agent, so that nothing decides its steps.
+func noPolicy(directory, agent string) error {
+	return &fileError{
+		"no_policy", fmt.Sprintf("agent %q has no policy in %s", agent, directory),
+		fmt.Sprintf("add %s.yaml, or default.yaml for the agents that have none of their own", url.PathEscape(agent)),
+	}
+}
+
 // policyFailure tells what is wrong with a policy or its case file, problem by problem. Other
 // errors are passed on.
 func policyFailure(f *factory, err error) error {
+	var file *fileError
 	var policies *policy.LoadError
 	var cases *policytest.FileError
 	switch {
+	case errors.As(err, &file):
+		failure{code: file.code, message: file.message, hint: file.hint}.write(f.errOut, f.json())
+		return &childError{exitFailed}
 	case errors.As(err, &policies):
 		return tellProblems(f, "invalid_policy", "the policy cannot be used", policies.Problems)
 	case errors.As(err, &cases):

@@ -127,6 +127,39 @@ func TestPolicyReplayOutput(t *testing.T) {
 	}
 }
 
+// TestPolicyReplayLeavesOutWhatThePolicyDidNotDecide: neither copied steps nor those of a fork's own policy
+// were this one's.
+func TestPolicyReplayLeavesOutWhatThePolicyDidNotDecide(t *testing.T) {
+	t.Parallel()
+	path := policyFile(t, strict, "")
+	fork := forked()
+	h := newHarness(fork.client(), 0)
+	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", path, "--execution", forkID))
+	require.Contains(t, h.out.String(), "1 difference among 1 compared step in 1 execution; left out: 1 copied by a fork\n")
+
+	fork.execution.Policy = &tine.PolicyInfo{Digest: "sha256:1", Source: "fork"}
+	h = newHarness(fork.client(), 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "policy", "test", path, "--execution", forkID))
+	require.Equal(t, "0 differences among 0 compared steps in 1 execution; left out: 1 copied by a fork, 1 decided by a fork's own policy\n", h.out.String())
+
+	h = newHarness(fork.client(), 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "policy", "test", path, "--execution", forkID, "-o", "json"))
+	require.JSONEq(t, `{"executions":1,"compared":0,"skipped":2,"skipped_by":{"copied":1,"fork_policy":1},"differences":[]}`, h.out.String())
+}
+
+func TestPolicyReplayCountsWhatALimitRefused(t *testing.T) {
+	t.Parallel()
+	s := newScript(sourceID)
+	s.start()
+	search := &tine.Step{StepID: "few", Kind: "tool_call", Target: "search", Status: "rate_limited", RuleID: "few", Reason: "rate_limit_exceeded"}
+	s.steps = append(s.steps, search)
+	search.ProposedSeq = s.event("step.proposed", s.about(search, nil))
+	s.event("step.rate_limited", s.about(search, map[string]any{"rule_id": "few", "reason": "rate_limit_exceeded"}))
+	h := newHarness(s.client(), 0)
+	require.Equal(t, exitOK, h.run(t.Context(), "policy", "test", policyFile(t, strict, ""), "--execution", sourceID))
+	require.Equal(t, "0 differences among 0 compared steps in 1 execution; left out: 1 refused by a limit\n", h.out.String())
+}
+
 func TestPolicyReplayOfManyExecutions(t *testing.T) {
 	t.Parallel()
 	path := policyFile(t, strict, "")
@@ -148,7 +181,7 @@ func TestPolicyReplayOfManyExecutions(t *testing.T) {
 	h := newHarness(c, 0)
 	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", path, "--since", "1d", "--agent", "coder", "--limit", "2"))
 	require.Equal(t, tine.ListOptions{Agent: "coder", Limit: 2}, asked)
-	require.Contains(t, h.out.String(), "2 differences among 4 steps in 1 execution\n")
+	require.Contains(t, h.out.String(), "2 differences among 4 compared steps in 1 execution\n")
 	require.Contains(t, h.out.String(), "the newest 2; --limit reads more\n")
 
 	h = newHarness(&fake{list: func(tine.ListOptions) ([]*tine.Execution, error) { return []*tine.Execution{old}, nil }}, 0)
@@ -159,10 +192,68 @@ func TestPolicyReplayOfManyExecutions(t *testing.T) {
 func TestPolicyReplayDecidesForTheAgentOfADirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(policyFile(t, strict, ""))
-	require.NoError(t, os.Rename(filepath.Join(dir, "shell.yaml"), filepath.Join(dir, "writer.yaml")))
+	require.NoError(t, os.Rename(filepath.Join(dir, "shell.yaml"), filepath.Join(dir, "coder.yaml")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "writer.yaml"), []byte("default_action: allow"), 0o644))
 	h := newHarness(coder().client(), 0)
 	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", dir, "--execution", sourceID))
-	require.Contains(t, h.out.String(), "by no-destruction, now by permissive")
+	require.Contains(t, h.out.String(), "by no-destruction, now by other-commands")
+
+	require.NoError(t, os.Remove(filepath.Join(dir, "coder.yaml")))
+	h = newHarness(coder().client(), 0)
+	require.Equal(t, exitFailed, h.run(t.Context(), "policy", "test", dir, "--execution", sourceID))
+	require.Empty(t, h.out.String())
+	require.Equal(t, "error: agent \"coder\" has no policy in "+dir+"\nhint: add coder.yaml, or default.yaml for the agents that have none of their own\n", h.err.String())
+}
+
+// TestForkBringsThePolicyOfItsAgent reads files and directories as the policy commands do.
+func TestForkBringsThePolicyOfItsAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
+		return filepath.Join(dir, name)
+	}
+	own, rego := write("coder.yaml", strict), write("coder.rego", "package tine\n\ndecision := {\"decision\": \"allow\"}")
+	write("default.yaml", "default_action: deny")
+	write("other.yaml", "default_action: alow")
+	var asked *tine.PolicyBundle
+	fork := func(agent string, args ...string) *harness {
+		s := newScript(sourceID)
+		s.execution.AgentID = agent
+		c := s.client()
+		c.fork = func(req tine.ForkRequest) (*tine.Execution, error) {
+			asked = req.Policy
+			return forked().execution, nil
+		}
+		asked = nil
+		h := newHarness(c, 0)
+		h.run(t.Context(), append([]string{"exec", "fork", sourceID, "--at", "1"}, args...)...)
+		return h
+	}
+	names := func(h *harness) (names []string) {
+		t.Helper()
+		require.NotNil(t, asked, h.err.String())
+		require.NotEmpty(t, asked.Digest)
+		for _, file := range asked.Files {
+			names = append(names, file.Name)
+		}
+		return names
+	}
+	require.Equal(t, []string{"coder.yaml", "coder.rego"}, names(fork("coder", "--policy", own, "--policy", rego)))
+	digest := asked.Digest
+	require.Equal(t, []string{"coder.rego", "coder.yaml"}, names(fork("coder", "--policy", dir)))
+	require.Equal(t, digest, asked.Digest)
+	require.Equal(t, []string{"default.yaml"}, names(fork("writer", "--policy", dir)))
+	fork("coder")
+	require.Nil(t, asked)
+
+	h := fork("other", "--policy", dir)
+	require.Nil(t, asked)
+	require.Contains(t, h.err.String(), filepath.Join(dir, "other.yaml")+":1: unknown default_action")
+	require.NoError(t, os.Remove(filepath.Join(dir, "default.yaml")))
+	h = fork("writer", "--policy", dir)
+	require.Nil(t, asked)
+	require.Contains(t, h.err.String(), `error: agent "writer" has no policy in `+dir)
 }
 
 // TestPolicyTestOfTheExamples breaks a rule, and reads what its author would.

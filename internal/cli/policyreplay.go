@@ -49,6 +49,9 @@ type policyReplayDocument struct {
 }
 
 func runPolicyReplay(ctx context.Context, opts *policyTestOptions, loaded *loadedPolicies) error {
+	if opts.since > 0 && loaded.unrestricted(opts.agent) {
+		return noPolicy(loaded.directory, opts.agent)
+	}
 	c, ids, err := opts.replayed(ctx)
 	if err != nil {
 		return err
@@ -56,7 +59,9 @@ func runPolicyReplay(ctx context.Context, opts *policyTestOptions, loaded *loade
 	if len(ids) == 0 {
 		return fmt.Errorf("agent %s has no executions of the last %s", opts.agent, span(time.Duration(opts.since)))
 	}
-	document := policyReplayDocument{Comparison: policytest.Comparison{Differences: []policytest.Difference{}}}
+	document := policyReplayDocument{Comparison: policytest.Comparison{
+		SkippedBy: map[policytest.Reason]int{}, Differences: []policytest.Difference{},
+	}}
 	for _, id := range ids {
 		log, err := c.Log(ctx, id)
 		var gone *tine.NotFoundError
@@ -65,6 +70,9 @@ func runPolicyReplay(ctx context.Context, opts *policyTestOptions, loaded *loade
 		}
 		if err != nil {
 			return err
+		}
+		if agent := log.Execution().AgentID; loaded.unrestricted(agent) {
+			return noPolicy(loaded.directory, agent)
 		}
 		steps, err := recordedSteps(id, log)
 		if err != nil {
@@ -135,49 +143,67 @@ var decisionOf = map[string]string{
 // recordedSteps are the steps of an execution as they were first decided. A step itself
 // has what became of its decision, such as what a person approved.
 func recordedSteps(id string, log executionLog) ([]policytest.Step, error) {
-	var about struct {
-		AgentID    string `json:"agent_id"`
-		Session    string `json:"session"`
-		ForkedFrom string `json:"forked_from"`
-	}
+	about := log.Execution()
+	ownPolicy := about.Policy != nil && about.Policy.Source == "fork"
 	first := map[string]firstDecision{}
 	events := log.Events()
 	for _, e := range events {
-		var err error
 		decision, decides := decisionOf[e.Type]
-		switch {
-		case e.Type == eventlog.ExecutionCreated || e.Type == eventlog.ExecutionForked:
-			err = json.Unmarshal(e.Payload, &about)
-		case decides:
-			d := firstDecision{decision: decision}
-			err = json.Unmarshal(e.Payload, &d)
-			if _, decided := first[d.StepID]; !decided {
-				first[d.StepID] = d
-			}
+		if !decides {
+			continue
 		}
-		if err != nil {
+		d := firstDecision{decision: decision}
+		if err := json.Unmarshal(e.Payload, &d); err != nil {
 			return nil, fmt.Errorf("event %d of execution %s: %w", e.Seq, id, err)
+		}
+		if _, decided := first[d.StepID]; !decided {
+			first[d.StepID] = d
 		}
 	}
 	var steps []policytest.Step
 	for _, s := range log.Steps() {
-		d := first[s.StepID]
+		d, decided := first[s.StepID]
+		if !decided { // but perhaps refused by a rate limit
+			d.RuleID, d.Reason = s.RuleID, s.Reason
+		}
 		steps = append(steps, policytest.Step{
 			ExecutionID: id, AgentID: about.AgentID, Session: about.Session, ForkedFrom: about.ForkedFrom,
 			Seq: s.ProposedSeq, Time: events[s.ProposedSeq-1].OccurredAt,
 			StepID: s.StepID, Kind: s.Kind, Target: s.Target, Args: s.Args, Idempotency: s.Idempotency, Resources: s.Resources,
+			Copied: s.Replayed, ForkPolicy: ownPolicy,
 			Decision: d.decision, RuleID: d.RuleID, Reason: d.Reason,
 		})
 	}
 	return steps, nil
 }
 
+// leftOut says in words why steps are not compared.
+var leftOut = []struct {
+	reason policytest.Reason
+	words  string
+}{
+	{policytest.Copied, "copied by a fork"},
+	{policytest.ForkPolicy, "decided by a fork's own policy"},
+	{policytest.Guard, "held back by a fork's guard"},
+	{policytest.Limit, "refused by a limit"},
+	{policytest.Retry, "refused as a retry"},
+	{policytest.PolicyFailed, "denied since the policy failed"},
+	{policytest.Undecided, "not decided"},
+}
+
 func (d policyReplayDocument) summary() string {
-	among := fmt.Sprintf("%s in %s", count(int64(d.Compared), "step", "steps"), count(int64(d.Executions), "execution", "executions"))
-	if d.Skipped > 0 {
-		among += fmt.Sprintf(" (%d left out)", d.Skipped)
+	summary := fmt.Sprintf("%s among %s in %s", count(int64(len(d.Differences)), "difference", "differences"),
+		count(int64(d.Compared), "compared step", "compared steps"), count(int64(d.Executions), "execution", "executions"))
+	if d.Skipped == 0 {
+		return summary
 	}
-	return fmt.Sprintf("%s among %s", count(int64(len(d.Differences)), "difference", "differences"), among)
+	var why []string
+	for _, known := range leftOut {
+		if n := d.SkippedBy[known.reason]; n > 0 {
+			why = append(why, fmt.Sprintf("%s %s", grouped(int64(n)), known.words))
+		}
+	}
+	return summary + "; left out: " + strings.Join(why, ", ")
 }
 
 func printReplay(f *factory, d policyReplayDocument) {

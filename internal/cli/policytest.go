@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,9 +42,10 @@ rules that no case reached. It exits with 1 if a case fails or there are none.
 With --execution, or --since and --agent, it decides the recorded steps of past
 executions instead, and lists those that the policy would have decided otherwise
 than was first decided then. Another rule with the same decision is no
-difference. Left out are decisions that no policy took: those of a fork's guard,
-of limits that were used up, and of policies that failed. The command exits with 1
-if there are differences, so that it can gate a change, and no step runs again.`,
+difference. Left out are steps that a fork has copied, what a fork's own policy
+decided, and decisions that no policy took: those of a fork's guard, of limits
+that were used up, and of policies that failed. The command exits with 1 if there
+are differences, so that it can gate a change, and no step runs again.`,
 		Example: `  tine policy test shell.yaml
   tine policy test shell.yaml --cases more.policytest.yaml --junit report.xml
   tine policy test shell.yaml --execution YourExecutionId
@@ -107,7 +111,7 @@ func runPolicyTest(ctx context.Context, opts *policyTestOptions) error {
 		return policyFailure(opts.f, err)
 	}
 	if opts.replays() {
-		return runPolicyReplay(ctx, opts, loaded)
+		return policyFailure(opts.f, runPolicyReplay(ctx, opts, loaded))
 	}
 	if opts.cases != "" && len(loaded.all) > 1 {
 		return usagef("--cases is for one policy; the directory holds %d", len(loaded.all))
@@ -132,7 +136,7 @@ func runPolicyTest(ctx context.Context, opts *policyTestOptions) error {
 			return err
 		}
 	} else {
-		printTests(opts.f, suites, loaded.isDirectory)
+		printTests(opts.f, suites, loaded.directory != "")
 	}
 	return failedCases(opts.f, suites)
 }
@@ -143,8 +147,17 @@ func (o *policyTestOptions) test(ctx context.Context, p agentPolicy) (policytest
 		path = policytest.Beside(p.paths[0])
 	}
 	cases, err := policytest.ReadFile(path)
-	if err != nil {
-		return policytest.Report{}, fmt.Errorf("cases of %s: %w", p, err)
+	var invalid *policytest.FileError
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.cases == "":
+		return policytest.Report{}, &fileError{
+			"no_cases", fmt.Sprintf("there are no cases: no file %s beside %s", filepath.Base(path), p),
+			"write it, or name another with --cases FILE",
+		}
+	case err != nil && !errors.As(err, &invalid):
+		return policytest.Report{}, unreadable("case file", path, err, "")
+	case err != nil:
+		return policytest.Report{}, err
 	}
 	return policytest.Run(ctx, p.bundle, cases)
 }

@@ -42,6 +42,17 @@ var rules = []rule{
 		why:      "workflow code does no I/O, draws no random numbers, and runs one coroutine at a time. The SDK imports these itself, so only direct imports count",
 	},
 	{
+		packages: module + "/workflows/loop",
+		forbids:  []string{module + "/internal/protocol", module + "/internal/failure"},
+		direct:   true,
+		why:      "the loop can do no more than an agent of somebody else's",
+	},
+	{
+		packages: module + "/worker",
+		forbids:  []string{module + "/activities/anthropic", module + "/activities/mcp", module + "/activities/openai"},
+		why:      "who does not use a provider, or MCP, must not have to build its SDK",
+	},
+	{
 		packages: module + "/activities",
 		forbids:  []string{module + "/workflows", module + "/worker"},
 		why:      "what has effects must not depend on what is replayed",

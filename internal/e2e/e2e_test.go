@@ -34,6 +34,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if os.Getenv(mcpEnv) != "" {
+		if err := serveMCP(); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(testserver.Main(m))
 }
 

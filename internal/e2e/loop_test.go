@@ -80,9 +80,6 @@ type completionRequest struct {
 	} `json:"tools"`
 }
 
-// last is what the model was told last.
-func (r completionRequest) last() string { return r.Messages[len(r.Messages)-1].Content }
-
 func (s *modelServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var req completionRequest
 	err := json.NewDecoder(r.Body).Decode(&req)
@@ -166,24 +163,47 @@ func pieces(text string) []string {
 	return append(all, text)
 }
 
-// conversing makes a bench whose worker serves chat with the model server.
-func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
+// modelItems are the model server and the tools of chat.
+func modelItems(t *testing.T, s *modelServer) []worker.Item {
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	model, err := openai.New(openai.Options{BaseURL: server.URL + "/v1", Model: "m", Stream: s.stream})
 	require.NoError(t, err)
-	return setup(t, append([]benchOption{withItems(func(*directory.Driver) []worker.Item {
-		return []worker.Item{
-			worker.Agent("chat", chat),
-			worker.Model(speaker, model),
-			worker.Tool(shout, func(_ context.Context, in phrase) (string, error) { return strings.ToUpper(in.Text) + "!", nil }),
-			worker.Tool(whisper, func(_ context.Context, in phrase) (string, error) { return "(" + in.Text + ")", nil }),
-		}
-	})}, options...)...)
+	return []worker.Item{
+		worker.Model(speaker, model),
+		worker.Tool(shout, func(_ context.Context, in phrase) (string, error) { return strings.ToUpper(in.Text) + "!", nil }),
+		worker.Tool(whisper, func(_ context.Context, in phrase) (string, error) { return "(" + in.Text + ")", nil }),
+	}
 }
 
-func (b *bench) chat(t *testing.T) (*tine.Log, loop.Result) {
+// conversing makes a bench whose worker serves chat with the model server.
+func conversing(t *testing.T, s *modelServer, options ...benchOption) *bench {
+	t.Helper()
+	items := append(modelItems(t, s), worker.Agent("chat", chat))
+	return setup(t, append([]benchOption{withItems(func(*directory.Driver) []worker.Item { return items })}, options...)...)
+}
+
+// serve makes the worker serve more.
+func (b *bench) serve(t *testing.T, more ...worker.Item) {
+	t.Helper()
+	b.stop()
+	b.items = append(b.items, more...)
+	b.start(t)
+}
+
+// loopAnswers ask for tools in every way that there is, and end.
+func loopAnswers() []modelAnswer {
+	return []modelAnswer{
+		{finish: "tool_calls", calls: []activityCall{{"shout", `{"text":"hello"}`}, {"whisper", `{"text":"hi"}`}}},
+		{finish: "tool_calls", content: "and now", calls: []activityCall{
+			{"shout", `{"text":`}, {"sing", `{}`}, {"whisper", `{"word":"hi"}`}, {"shout", ``},
+		}},
+		{finish: "stop", content: "I have said hello."},
+	}
+}
+
+func (b *bench) converse(t *testing.T) (*tine.Log, loop.Result) {
 	t.Helper()
 	e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "chat", Input: json.RawMessage(`"hello?"`)})
 	require.NoError(t, err)
@@ -213,15 +233,9 @@ func bothWays(t *testing.T, test func(t *testing.T, stream bool)) {
 func TestLoop(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, stream bool) {
-		s := &modelServer{stream: stream, answers: []modelAnswer{
-			{finish: "tool_calls", calls: []activityCall{{"shout", `{"text":"hello"}`}, {"whisper", `{"text":"hi"}`}}},
-			{finish: "tool_calls", content: "and now", calls: []activityCall{
-				{"shout", `{"text":`}, {"sing", `{}`}, {"whisper", `{"word":"hi"}`}, {"shout", ``},
-			}},
-			{finish: "stop", content: "I have said hello."},
-		}}
+		s := &modelServer{stream: stream, answers: loopAnswers()}
 		b := conversing(t, s)
-		log, result := b.chat(t)
+		log, result := b.converse(t)
 		require.Equal(t, "I have said hello.", result.Output)
 		require.Equal(t, loop.StopDone, result.StopReason)
 		require.Equal(t, 3, result.Steps)
@@ -285,7 +299,7 @@ func TestLoopStops(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				log, result := conversing(t, &modelServer{stream: stream, answers: []modelAnswer{tc.answer}}).chat(t)
+				log, result := conversing(t, &modelServer{stream: stream, answers: []modelAnswer{tc.answer}}).converse(t)
 				require.Equal(t, tc.stop, result.StopReason)
 				require.Equal(t, tc.output, result.Output)
 				require.Len(t, log.Steps(), 1)
@@ -302,7 +316,7 @@ func TestLoopRetries(t *testing.T) {
 			{cut: true, content: "I was about to"},
 			{finish: "stop", content: "Hello."},
 		}}
-		log, result := conversing(t, s).chat(t)
+		log, result := conversing(t, s).converse(t)
 		require.Equal(t, "Hello.", result.Output)
 		require.Equal(t, 1, result.Steps)
 		require.Equal(t, 3, log.Steps()[0].Attempts)
@@ -345,7 +359,7 @@ func TestLoopDeniedTool(t *testing.T) {
 	log, result := conversing(t, s, withPolicy(t, `
 default_action: allow
 rules: [{id: quiet, when: {target: shout}, then: {decision: deny, reason: people sleep}}]
-`)).chat(t)
+`)).converse(t)
 	require.Equal(t, "error: shout not allowed by rule quiet: people sleep", result.Messages[2].Content)
 	require.Equal(t, "(hi)", result.Messages[3].Content)
 	require.Contains(t, types(log), "step.denied")

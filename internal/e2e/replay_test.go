@@ -22,6 +22,7 @@ import (
 	"github.com/tinerun/tine/examples/script"
 	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/resources/directory"
+	"github.com/tinerun/tine/resources/resourcetest"
 	"github.com/tinerun/tine/worker"
 )
 
@@ -174,6 +175,46 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		b.restart(t, limits)
 		return id(b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), b.ledger("d"), b.ledger("e"), llm("one two three four"), llm("five")))
 	},
+	"approvals-at-once": func(t *testing.T, b *bench) string { // listed once a workflow task
+		b.restart(t, askForAppends)
+		e := b.create(t, parallel(b.ledger("a"), b.ledger("b"), b.ledger("c")))
+		pending := b.waiting(t, e, 3)
+		b.grant(t, pending[0].ID, "alice")
+		_, err := b.Deny(t.Context(), pending[1].ID, tine.ApprovalDecision{By: "bob"})
+		require.NoError(t, err)
+		b.grant(t, pending[2].ID, "alice")
+		return id(b.end(t, e))
+	},
+	"fork-refused": func(t *testing.T, b *bench) string {
+		b.restart(t, limits)
+		log := b.run(t, b.tally("a"), b.tally("b"), b.tally("c"), b.tally("c"), step("uuid"))
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(log), AtSeq: log.Execution().LatestSeq - 1}))
+	},
+	"paused": func(t *testing.T, b *bench) string {
+		b.restart(t, "default_action: allow\nrules: [{id: ask, when: {target: ask}, then: {decision: require_approval}}]")
+		e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "pausing", Input: json.RawMessage(`"blocked"`)})
+		require.NoError(t, err)
+		a := b.waiting(t, e.ID, 1)[0]
+		b.awaitEvent(t, e.ID, "resource.paused")
+		b.grant(t, a.ID, "alice")
+		return id(b.end(t, e.ID))
+	},
+	"loop": func(t *testing.T, b *bench) string {
+		b.serve(t, modelItems(t, &modelServer{answers: loopAnswers()})...)
+		log, _ := b.converse(t)
+		return id(log)
+	},
+	"mcp": func(t *testing.T, b *bench) string {
+		b.serve(t, libraryItems(t, newLibrary(t), nil)...)
+		return id(b.patronRun(t))
+	},
+	"mcp-fork": func(t *testing.T, b *bench) string {
+		site := newLibrary(t)
+		b.serve(t, libraryItems(t, site, nil)...)
+		source := b.patronRun(t)
+		site.restart("lend", "new.tool")
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: source.Steps()[2].SettledSeq}))
+	},
 	"session-turn": func(t *testing.T, b *bench) string {
 		p := &parley{bench: b, session: "turn"}
 		p.hear(t, p.say(t, remark{Say: "1", Note: "a"}))
@@ -236,7 +277,10 @@ func id(log *tine.Log) string { return log.Execution().ID }
 
 // replayItems are the agents whose histories are stored.
 func replayItems(driver *directory.Driver) []worker.Item {
-	return append(brokenItems(driver), worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect), worker.Agent("converse", converse))
+	items := append(brokenItems(driver), pausingItems(worker.Driver(resourcetest.NewMemory()))...)
+	return append(items,
+		worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect),
+		worker.Agent("chat", chat), worker.Agent("converse", converse), worker.Agent("patron", patron))
 }
 
 func TestRecord(t *testing.T) {

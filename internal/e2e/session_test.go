@@ -314,6 +314,24 @@ func TestSessionEndings(t *testing.T) {
 	require.Equal(t, reply{Session: p.session, Parent: first, Heard: []string{"1"}}, out)
 }
 
+// TestSessionCancelledUnseen cancels a turn that no worker has seen yet: others need not wait for it.
+func TestSessionCancelledUnseen(t *testing.T) {
+	t.Parallel()
+	p := newParley(t)
+	p.stop()
+	first, second := p.say(t, remark{Say: "1"}), p.say(t, remark{Say: "2"})
+	require.NoError(t, p.Cancel(t.Context(), first))
+	_, err := p.Create(t.Context(), tine.CreateRequest{Agent: "converse", Session: p.session, ID: second})
+	var exists *tine.ExistsError
+	require.ErrorAs(t, err, &exists)
+	began := time.Now()
+	p.start(t)
+	out, _ := p.hear(t, second)
+	require.Equal(t, reply{Session: p.session}, out)
+	require.Less(t, time.Since(began), 40*time.Second)
+	require.Equal(t, tine.StatusCancelled, p.end(t, first).Execution().Status)
+}
+
 // TestSessionResources follows a workspace through the turns of a session.
 func TestSessionResources(t *testing.T) {
 	t.Parallel()
@@ -408,8 +426,13 @@ func TestSessionSurvivesParents(t *testing.T) {
 	require.Equal(t, tine.StatusCompleted, fork.Execution().Status, fork.Execution().FailureReason)
 	require.JSONEq(t, strings.Replace(string(second.Execution().Output), p.session, id(fork)[len(id(fork))-12:], 1), string(fork.Execution().Output))
 
+	// The session itself keeps what is small.
 	p.delete(t, id(second))
-	lost := p.end(t, p.say(t, remark{Say: "3"}))
+	out, third := p.hear(t, p.say(t, remark{Say: strings.Repeat("3", protocol.KeptLimit)}))
+	require.Equal(t, []string{"1", "2"}, out.Heard)
+	p.hear(t, p.say(t, remark{Say: "other"}, func(r *tine.CreateRequest) { r.Agent = "other" })) // the session is done with the third
+	p.delete(t, id(third))
+	lost := p.end(t, p.say(t, remark{Say: "4"}))
 	require.Equal(t, tine.StatusFailed, lost.Execution().Status)
 	require.Contains(t, lost.Execution().FailureReason, "which this one continues, is gone")
 }
@@ -498,7 +521,7 @@ func TestSessionQueue(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	w := p.process(t, p.spec())
-	for _, i := range []int{5, 20, 35} {
+	for _, i := range []int{5, 30} {
 		_, err := p.Wait(ctx, ids[i])
 		require.NoError(t, err)
 		w.kill()

@@ -34,6 +34,13 @@ func CheckSession(label string) error {
 	}
 }
 
+// KeptLimit is the most bytes of JSON that a session keeps of what a turn has left, so that the
+// session outlives the turn's history. Of all agents together it keeps KeptTotal.
+const (
+	KeptLimit = 128 << 10
+	KeptTotal = 512 << 10
+)
+
 // derivedSession is how many characters of an execution's id make a label. Those at the end of
 // a UUIDv7 are random; it begins with the time.
 const derivedSession = 12
@@ -71,7 +78,7 @@ func unsafe(c rune) bool {
 type Turn struct {
 	ExecutionID string `json:"execution_id"`
 	AgentID     string `json:"agent_id,omitempty"`
-	// CreatedAt orders the turns.
+	// CreatedAt orders the turns. As long as a turn is but announced it is by the client's clock.
 	CreatedAt time.Time `json:"created_at"`
 	// Parent is the execution that the turn was told to continue.
 	Parent string `json:"parent_execution_id,omitempty"`
@@ -110,6 +117,9 @@ type CompletedTurn struct {
 	ExecutionID string    `json:"execution_id"`
 	RunID       string    `json:"run_id"`
 	CreatedAt   time.Time `json:"created_at"`
+	// Left is what the turn has left, if that is small, and LeftBytes its size.
+	Left      *Previous `json:"left,omitempty"`
+	LeftBytes int       `json:"left_bytes,omitempty"`
 }
 
 // Admission is what SignalAdmit tells an execution: its turn has come. Without a parent it is
@@ -117,6 +127,8 @@ type CompletedTurn struct {
 type Admission struct {
 	Parent      string `json:"parent_execution_id,omitempty"`
 	ParentRunID string `json:"parent_run_id,omitempty"`
+	// Left is what the parent has left, if the session has kept it.
+	Left *Previous `json:"left,omitempty"`
 }
 
 // JoinSession is the input of ActivityJoin.
@@ -137,6 +149,9 @@ type TurnQuery struct {
 type TurnStatus struct {
 	Status string `json:"status"`
 	RunID  string `json:"run_id,omitempty"`
+	// Left is what a completed turn has left, if that is small, and LeftBytes its size.
+	Left      *Previous `json:"left,omitempty"`
+	LeftBytes int       `json:"left_bytes,omitempty"`
 }
 
 // LoadParent is the input of ActivityLoadParent.
@@ -147,6 +162,8 @@ type LoadParent struct {
 	// Session is that of the execution that continues the parent. Only within one session
 	// resources are carried over.
 	Session string `json:"session,omitempty"`
+	// Left is what the session has kept of the parent. Then there is nothing to read.
+	Left *Previous `json:"left,omitempty"`
 	// Source is the execution from which a fork copies what it continues.
 	Source *Source `json:"source,omitempty"`
 }

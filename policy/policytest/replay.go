@@ -24,8 +24,13 @@ type Step struct {
 	Args        json.RawMessage
 	Idempotency string
 	Resources   []string
+	// Copied says that a fork has the step from its source, and ForkPolicy that a policy which the
+	// fork has brought with it decided the step. Both are left out.
+	Copied     bool
+	ForkPolicy bool
 	// Decision, RuleID and Reason are those of the first event that decided the step, so not
-	// what an approval made of it. Without a decision the step is left out.
+	// what an approval made of it. Without a decision, RuleID and Reason are the step's, and it is
+	// left out.
 	Decision string
 	RuleID   string
 	Reason   string
@@ -47,20 +52,40 @@ type Difference struct {
 	Reason           string          `json:"reason,omitempty"`
 }
 
+// Reason says why a step is left out of a comparison.
+type Reason string
+
+// The reasons. Copied steps are compared where they were decided, in the fork's source; the others
+// were decided by something else than a policy that this one could take the place of.
+const (
+	Copied       Reason = "copied"
+	ForkPolicy   Reason = "fork_policy"
+	Undecided    Reason = "undecided"
+	Guard        Reason = "guard"         // of a fork: its source has had the effect
+	Limit        Reason = "limit"         // on calls or tokens, that was used up
+	Retry        Reason = "retry"         // of an at_most_once step that ended indeterminate
+	PolicyFailed Reason = "policy_failed" // to decide, in time or at all
+)
+
 // Comparison is a policy against the steps of past executions.
 type Comparison struct {
-	// Compared steps had been decided by a policy, or freely without one. Skipped ones had
-	// been decided by what no policy knows: a fork's guard, a limit that was used up, a
-	// policy that failed.
-	Compared    int          `json:"compared"`
-	Skipped     int          `json:"skipped"`
-	Differences []Difference `json:"differences"`
+	Compared int `json:"compared"`
+	// Skipped steps were left out, for the reasons that SkippedBy counts.
+	Skipped     int            `json:"skipped"`
+	SkippedBy   map[Reason]int `json:"skipped_by"`
+	Differences []Difference   `json:"differences"`
 }
 
 // Add adds another comparison's steps.
 func (c *Comparison) Add(more Comparison) {
 	c.Compared += more.Compared
 	c.Skipped += more.Skipped
+	for reason, n := range more.SkippedBy {
+		if c.SkippedBy == nil {
+			c.SkippedBy = map[Reason]int{}
+		}
+		c.SkippedBy[reason] += n
+	}
 	c.Differences = append(c.Differences, more.Differences...)
 }
 
@@ -68,10 +93,11 @@ func (c *Comparison) Add(more Comparison) {
 // Another rule with the same decision is no difference. Rate limits and budgets are not
 // applied: they depend on what else ran. The error is that of ctx.
 func Replay(ctx context.Context, engine policy.Engine, steps []Step) (Comparison, error) {
-	result := Comparison{Differences: []Difference{}}
+	result := Comparison{SkippedBy: map[Reason]int{}, Differences: []Difference{}}
 	for _, s := range steps {
-		if !s.decidedByPolicy() {
+		if reason := s.leftOut(); reason != "" {
 			result.Skipped++
+			result.SkippedBy[reason]++
 			continue
 		}
 		decision, err := decide(ctx, engine, s.input())
@@ -86,16 +112,30 @@ func Replay(ctx context.Context, engine policy.Engine, steps []Step) (Comparison
 	return result, nil
 }
 
-func (s Step) decidedByPolicy() bool {
+// leftOut is empty for a step that is to be compared.
+func (s Step) leftOut() Reason {
+	switch {
+	case s.Copied:
+		return Copied
+	case s.ForkPolicy:
+		return ForkPolicy
+	}
 	switch s.RuleID {
-	case protocol.RuleForkEffect, protocol.RuleIndeterminateRetry, protocol.RuleBundleError:
-		return false
+	case protocol.RuleForkEffect:
+		return Guard
+	case protocol.RuleIndeterminateRetry:
+		return Retry
+	case protocol.RuleBundleError:
+		return PolicyFailed
 	}
 	switch s.Reason {
 	case protocol.ReasonRateLimited, protocol.ReasonLimiterUnavailable, protocol.ReasonBudget:
-		return false
+		return Limit
 	}
-	return s.Decision != ""
+	if s.Decision == "" {
+		return Undecided
+	}
+	return ""
 }
 
 func (s Step) input() policy.Input {

@@ -107,10 +107,18 @@ func TestReplay(t *testing.T) {
 		step("read", "deny", "bundle-error", "timed out"),
 		step("read", "deny", "reads", "rate_limit_exceeded"),
 		step("read", "deny", "reads", "execution_token_budget_exceeded"),
+		step("read", "", "reads", "rate_limit_exceeded"), // it counts as not asked for
+		{Target: "write", Decision: "allow", Copied: true},
+		{Target: "write", Decision: "allow", Copied: true, ForkPolicy: true},
+		{Target: "write", Decision: "allow", ForkPolicy: true},
 	})
 	require.NoError(t, err)
 	require.Equal(t, 4, got.Compared)
-	require.Equal(t, 6, got.Skipped)
+	require.Equal(t, 10, got.Skipped)
+	require.Equal(t, map[policytest.Reason]int{
+		policytest.Copied: 2, policytest.ForkPolicy: 1, policytest.Undecided: 1, policytest.Guard: 1,
+		policytest.Retry: 1, policytest.PolicyFailed: 1, policytest.Limit: 3,
+	}, got.SkippedBy)
 	var differ [][4]string
 	for _, d := range got.Differences {
 		differ = append(differ, [4]string{d.RecordedDecision, d.RecordedRuleID, d.Decision, d.RuleID})
@@ -124,4 +132,19 @@ func TestReplay(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"execution_id":"x","seq":7,"agent_id":"coder","step_id":"s","kind":"tool_call","target":"write","args":{"a":1.0},
 		"recorded_decision":"allow","recorded_rule_id":"permissive","decision":"require_approval","rule_id":"writes","reason":"ask first"}`, string(first))
+}
+
+func TestAddComparisons(t *testing.T) {
+	t.Parallel()
+	sum := policytest.Comparison{}
+	for range 2 {
+		sum.Add(policytest.Comparison{
+			Compared: 1, Skipped: 3, SkippedBy: map[policytest.Reason]int{policytest.Copied: 2, policytest.Limit: 1},
+			Differences: []policytest.Difference{{Seq: 7}},
+		})
+	}
+	require.Equal(t, policytest.Comparison{
+		Compared: 2, Skipped: 6, SkippedBy: map[policytest.Reason]int{policytest.Copied: 4, policytest.Limit: 2},
+		Differences: []policytest.Difference{{Seq: 7}, {Seq: 7}},
+	}, sum)
 }

@@ -280,7 +280,7 @@ func (d *Driver) callHeader(ctx context.Context, op, method, path string, timeou
 	if err != nil {
 		return nil, d.failure(ctx, op, err)
 	}
-	req.Header.Set("X-API-Key", d.key)
+	req.Header.Set("X-API-Key", d.key())
 	return d.exchange(op, req, out)
 }
 

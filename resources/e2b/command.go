@@ -27,7 +27,8 @@ type Command struct {
 	// Timeout is after how long the command is killed. 0 means when the context ends.
 	Timeout time.Duration
 	// MaxOutput is how many bytes of each output stream the result keeps: half from the
-	// beginning, half from the end. 0 means 1 MiB, which fits a step's result.
+	// beginning, half from the end. 0 means 1 MiB. A tool that returns the result should keep
+	// less: all of a step's result must fit into 2 MiB of JSON.
 	MaxOutput int
 	// OnStdout and OnStderr get all output as it comes, in pieces that may split a character.
 	// They must not keep the slice.

@@ -51,7 +51,7 @@ const (
 // Driver makes, opens, pauses and captures sandboxes. It is safe for concurrent use.
 type Driver struct {
 	http       *http.Client
-	key        string
+	key        secret
 	apiURL     string
 	sandboxURL string
 	domain     string
@@ -93,7 +93,7 @@ func New(options Options) (*Driver, error) {
 		return nil, errors.New("e2b: Options.APIKey is empty; set E2B_API_KEY")
 	}
 	d := &Driver{
-		key:     options.APIKey,
+		key:     hide(options.APIKey),
 		domain:  options.Domain,
 		secrets: newSecrets(options.APIKey),
 	}

@@ -88,7 +88,8 @@ func (d *Driver) network(ctx context.Context, set settings) (network, error) {
 	for _, host := range slices.Sorted(maps.Keys(d.egress)) {
 		headers, err := d.egressHeaders(ctx, host)
 		if err != nil {
-			return network{}, fmt.Errorf("e2b: egress credentials for %s: %w", host, err)
+			// What gives them may be a service that comes back.
+			return network{}, &Error{Op: "egress credentials for " + host, Message: d.clean(err.Error()), cause: ctx.Err()}
 		}
 		n.Rules[host] = []rule{{Transform: transform{Headers: headers}}}
 	}
@@ -98,8 +99,7 @@ func (d *Driver) network(ctx context.Context, set settings) (network, error) {
 func (d *Driver) egressHeaders(ctx context.Context, host string) (map[string]string, error) {
 	header, err := d.egress[host](ctx)
 	if err != nil {
-		// Only the text is kept: what it wraps could still hold a credential of before.
-		return nil, errors.New(d.clean(err.Error()))
+		return nil, err
 	}
 	headers := map[string]string{}
 	for name, values := range header {

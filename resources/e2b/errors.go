@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -152,7 +151,8 @@ func (d *Driver) refusal(op string, res *http.Response) *Error {
 	} else {
 		e.Message = d.clean(string(body))
 	}
-	e.asleep = res.StatusCode == http.StatusBadGateway && said.SandboxID != ""
+	// 502 is said of a sandbox that is paused or gone, 409 of one that is on the way there.
+	e.asleep = said.SandboxID != "" && (res.StatusCode == http.StatusBadGateway || res.StatusCode == http.StatusConflict)
 	e.noPath = res.StatusCode == http.StatusMethodNotAllowed ||
 		res.StatusCode == http.StatusNotFound && (!understood || strings.Contains(e.Message, noOperation))
 	return e
@@ -267,19 +267,4 @@ func (d *Driver) clean(text string) string {
 		return string(runes[:textLimit]) + "…"
 	}
 	return string(runes)
-}
-
-const redacted = "[redacted]"
-
-// redact replaces the secrets, and the forms in which texts from outside may hold them.
-func (s *secrets) redact(text string) string {
-	s.mu.Lock()
-	known := slices.Clone(s.known)
-	s.mu.Unlock()
-	// A secret that contains another goes first, or a part of it would stay.
-	slices.SortFunc(known, func(a, b string) int { return len(b) - len(a) })
-	for _, secret := range known {
-		text = strings.ReplaceAll(text, secret, redacted)
-	}
-	return text
 }

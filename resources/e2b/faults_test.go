@@ -203,8 +203,8 @@ func TestTimeoutIsThatOfTheConfiguration(t *testing.T) {
 func TestCommandOutlivesTheSandboxsTimeout(t *testing.T) {
 	t.Parallel()
 	d, _ := setup(t)
-	s, _ := create(t, d, resources.CreateRequest{Config: json.RawMessage(`{"timeout":1}`)})
-	require.Equal(t, "done\n", run(t, s, "sleep 3; echo done").Stdout)
+	s, _ := create(t, d, resources.CreateRequest{Config: json.RawMessage(`{"timeout":3}`)})
+	require.Equal(t, "done\n", run(t, s, "sleep 5; echo done").Stdout)
 }
 
 func TestSlowSnapshot(t *testing.T) {
@@ -686,6 +686,29 @@ func TestNewToken(t *testing.T) {
 			reply(w, 200, strings.ReplaceAll(runningSandbox, envdToken, "token-"+strconv.FormatInt(connects.Add(1), 10)))
 		case r.Header.Get("X-Access-Token") != "token-2":
 			reply(w, 401, `{"code":"unauthenticated","message":"wrong token"}`)
+		default:
+			reply(w, 200, `{}`)
+		}
+	})
+	s, err := d.Open(t.Context(), aSandbox)
+	require.NoError(t, err)
+	require.NoError(t, s.Remove(t.Context(), "x"))
+	require.EqualValues(t, 2, connects.Load())
+}
+
+// Between running and paused, the proxy says that calls have to wait; connecting does.
+func TestCallDuringTransition(t *testing.T) {
+	t.Parallel()
+	var connects atomic.Int64
+	d := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/sandboxes/i1":
+			reply(w, 200, `{"sandboxID":"i1","state":"running"}`)
+		case strings.HasSuffix(r.URL.Path, "/connect"):
+			connects.Add(1)
+			reply(w, 200, runningSandbox)
+		case connects.Load() == 1:
+			reply(w, 409, `{"sandboxId":"i1","message":"The sandbox is still transitioning","code":409}`)
 		default:
 			reply(w, 200, `{}`)
 		}

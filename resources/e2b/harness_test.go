@@ -109,6 +109,12 @@ func scenario(t *testing.T, d *e2b.Driver) {
 	ctx := t.Context()
 	owner := resources.Owner{ExecutionID: "é& = + %/" + t.Name(), RunID: "run", Key: "work space"}
 	config := json.RawMessage(`{"template":"base","timeout":120,"env":{"GREETING":"from the config"},"metadata":{"purpose":"tine test & more"}}`)
+	var ref string
+	t.Cleanup(func() { // last, since E2B keeps a snapshot that sandboxes use
+		if ref != "" {
+			require.NoError(t, d.DeleteCheckpoint(context.WithoutCancel(ctx), ref))
+		}
+	})
 	s, binding, err := d.Create(ctx, resources.CreateRequest{Owner: owner, Config: config})
 	require.NoError(t, err)
 	cleanUp := func(binding json.RawMessage) {
@@ -192,9 +198,8 @@ func scenario(t *testing.T, d *e2b.Driver) {
 	require.Equal(t, "1", run(t, s, `cat "after pause"`).Stdout)
 
 	// Snapshots, and forks from them.
-	ref, err := d.Checkpoint(ctx, s)
+	ref, err = d.Checkpoint(ctx, s)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, d.DeleteCheckpoint(context.WithoutCancel(ctx), ref)) })
 	require.NoError(t, s.WriteFile(ctx, "after snapshot", nil))
 	forkOwner := owner
 	forkOwner.ExecutionID += " fork"

@@ -37,7 +37,7 @@ type connection struct {
 	driver *Driver
 	id     string
 	base   string
-	token  string
+	token  secret
 	// legacyUser is for versions of the sandbox's daemon without a default user.
 	legacyUser bool
 	// made is when the sandbox's time began to run anew.
@@ -57,7 +57,7 @@ func (d *Driver) connectionTo(r running) *connection {
 		}
 	}
 	return &connection{
-		driver: d, id: r.SandboxID, base: d.envdURL(r), token: r.EnvdAccessToken,
+		driver: d, id: r.SandboxID, base: d.envdURL(r), token: hide(r.EnvdAccessToken),
 		legacyUser: before(r.EnvdVersion, 0, 4), made: time.Now(),
 	}
 }
@@ -163,8 +163,8 @@ func (s *Sandbox) use(ctx context.Context, call func(c *connection) error) error
 func (c *connection) request(req *http.Request) *http.Request {
 	req.Header.Set("E2b-Sandbox-Id", c.id)
 	req.Header.Set("E2b-Sandbox-Port", envdPort)
-	if c.token != "" {
-		req.Header.Set("X-Access-Token", c.token)
+	if token := c.token(); token != "" {
+		req.Header.Set("X-Access-Token", token)
 	}
 	if c.legacyUser {
 		req.Header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(legacyUser+":")))

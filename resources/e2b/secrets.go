@@ -9,6 +9,11 @@ import (
 	"sync"
 )
 
+// secret is a credential that is not printed with what holds it.
+type secret func() string
+
+func hide(text string) secret { return func() string { return text } }
+
 const (
 	// maxSecrets is how many forms of credentials the driver remembers to keep out of errors.
 	// The oldest go first: they belong to sandboxes and tokens of long ago.
@@ -21,7 +26,7 @@ const (
 type secrets struct {
 	mu    sync.Mutex
 	fixed int
-	known []string // oldest first, behind the fixed ones
+	known []secret // oldest first, behind the fixed ones
 }
 
 func newSecrets(fixed string) *secrets {
@@ -37,7 +42,7 @@ func (s *secrets) add(value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, form := range secretForms(value) {
-		i := slices.Index(s.known, form)
+		i := slices.IndexFunc(s.known, func(known secret) bool { return known() == form })
 		switch {
 		case i >= 0 && i < s.fixed:
 			continue
@@ -46,7 +51,7 @@ func (s *secrets) add(value string) {
 		case len(s.known) >= maxSecrets:
 			s.known = slices.Delete(s.known, s.fixed, s.fixed+1)
 		}
-		s.known = append(s.known, form)
+		s.known = append(s.known, hide(form))
 	}
 }
 
@@ -76,4 +81,19 @@ func jsonEscape(text string) string {
 		return text // never: a string can be encoded
 	}
 	return string(quoted[1 : len(quoted)-1])
+}
+
+const redacted = "[redacted]"
+
+// redact replaces the secrets, and the forms in which texts from outside may hold them.
+func (s *secrets) redact(text string) string {
+	s.mu.Lock()
+	known := slices.Clone(s.known)
+	s.mu.Unlock()
+	// A secret that contains another goes first, or a part of it would stay.
+	slices.SortFunc(known, func(a, b secret) int { return len(b()) - len(a()) })
+	for _, secret := range known {
+		text = strings.ReplaceAll(text, secret(), redacted)
+	}
+	return text
 }

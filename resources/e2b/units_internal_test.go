@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -158,6 +159,19 @@ func TestNewRefuses(t *testing.T) {
 		_, err := New(options)
 		require.ErrorContains(t, err, says)
 		require.NotContains(t, err.Error(), "password@")
+	}
+}
+
+func TestPrintingHidesTheKey(t *testing.T) {
+	t.Parallel()
+	d, err := New(Options{APIKey: "the-api-key"})
+	require.NoError(t, err)
+	s := d.sandbox("i1", settings{Timeout: 1})
+	s.conn = d.connectionTo(running{SandboxID: "i1", EnvdAccessToken: "the-token"})
+	for _, form := range []string{"%v", "%+v", "%#v", "%s"} {
+		printed := fmt.Sprintf(form+form+form, d, s, []any{d, s})
+		require.NotContains(t, printed, "the-api-key")
+		require.NotContains(t, printed, "the-token")
 	}
 }
 

@@ -475,39 +475,3 @@ func TestCancelled(t *testing.T) {
 	require.True(t, temporal.IsCanceledError(env.GetWorkflowError()), "%v", env.GetWorkflowError())
 	require.Len(t, model.asked, 1)
 }
-
-// Librarian is the loop in an agent.
-func Librarian(ctx workflow.Context, question string) (string, error) {
-	result, err := loop.Run(ctx, loop.Options{
-		Model:    Writer,
-		Tools:    workflows.Tools(Shout),
-		System:   "You are a librarian.",
-		Messages: []workflows.Message{{Role: workflows.RoleUser, Content: question}},
-	})
-	if err != nil {
-		return "", err
-	}
-	if result.StopReason != loop.StopDone {
-		return "", fmt.Errorf("no answer: %s", result.StopReason)
-	}
-	return result.Output, nil
-}
-
-func Example() {
-	var suite testsuite.WorkflowTestSuite
-	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-	env := suite.NewTestWorkflowEnvironment()
-	err := worker.Register(env, worker.Options{},
-		worker.Agent("librarian", Librarian),
-		worker.Model(Writer, &script{answers: []activities.GenerateResponse{asks(`shout {"text":"quiet"}`), says("I have told them.", "stop")}}),
-		worker.Tool(Shout, func(_ context.Context, in Text) (string, error) { fmt.Println("-", in.Text); return "ok", nil }))
-	if err != nil {
-		panic(err)
-	}
-	env.ExecuteWorkflow("librarian", "Can you make it quiet?")
-	var answer string
-	fmt.Println(env.GetWorkflowResult(&answer), answer)
-	// Output:
-	// - quiet
-	// <nil> I have told them.
-}

@@ -31,11 +31,11 @@ type call struct {
 // operation is an operation of the control plane.
 type operation struct {
 	method string
-	path   string   // {} stands for an id
-	query  []string // the parameters that it takes
-	body   bool     // it takes a JSON body
-	slow   bool     // it spends a fault's delay itself
-	do     func(*Server, *call) error
+	path   string                     // {} stands for an id
+	query  []string                   // the parameters that it takes
+	body   bool                       // it takes a JSON body
+	slow   bool                       // it spends a fault's delay itself
+	do     func(*Server, *call) error // nil if the emulator does not have it
 }
 
 var operations = []operation{
@@ -52,6 +52,12 @@ var operations = []operation{
 	{method: "PUT", path: "/sandboxes/{}/network", body: true, do: (*Server).replaceNetwork},
 	{method: "GET", path: "/snapshots", query: []string{"sandboxID", "name", "limit", "nextToken"}, do: (*Server).listSnapshots},
 	{method: "DELETE", path: "/templates/{}", do: (*Server).deleteTemplate},
+
+	{method: "POST", path: "/sandboxes/{}/resume"},
+	{method: "POST", path: "/sandboxes/{}/refreshes"},
+	{method: "POST", path: "/sandboxes/{}/fork"},
+	{method: "GET", path: "/sandboxes/{}/metrics"},
+	{method: "GET", path: "/sandboxes/{}/logs"},
 }
 
 // match tells whether an escaped path is the operation's, and which id is in it.
@@ -103,6 +109,9 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request, f Fault) {
 }
 
 func (s *Server) do(o operation, c *call) error {
+	if o.do == nil {
+		return refuse(http.StatusNotImplemented, "the emulator has no %s %s", o.method, o.path)
+	}
 	for name, values := range c.r.URL.Query() {
 		if !slices.Contains(o.query, name) || len(values) > 1 {
 			return refuse(http.StatusBadRequest, "query parameter %s: it is unknown, or there more than once", name)
@@ -435,6 +444,9 @@ func (s *Server) createSnapshot(c *call) error {
 	if body.Name != nil {
 		if name = *body.Name; !referenceForm.MatchString(name) {
 			return refuse(http.StatusBadRequest, "Invalid snapshot name: '%s'", name)
+		}
+		if team, _, named := strings.Cut(name, "/"); named && team != teamSlug {
+			return refuse(http.StatusForbidden, "you don't have access to team '%s'", team)
 		}
 	}
 	s.mu.Lock()

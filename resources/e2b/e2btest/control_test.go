@@ -59,6 +59,7 @@ func TestStrictness(t *testing.T) {
 		"connect without time":     {400, "POST", "/v2/sandboxes/" + id + "/connect", `{"timeout":0}`},
 		"snapshot without a body":  {400, "POST", "/sandboxes/" + id + "/snapshots", ``},
 		"snapshot's name":          {400, "POST", "/sandboxes/" + id + "/snapshots", `{"name":"A B"}`},
+		"snapshot of a team":       {403, "POST", "/sandboxes/" + id + "/snapshots", `{"name":"other/n"}`},
 		"negative time":            {400, "POST", "/sandboxes/" + id + "/timeout", `{"timeout":-1}`},
 		"no time at all":           {400, "POST", "/sandboxes/" + id + "/timeout", `{}`},
 		"wrapped network":          {400, "PUT", "/sandboxes/" + id + "/network", `{"network":{}}`},
@@ -71,6 +72,8 @@ func TestStrictness(t *testing.T) {
 		"page of many":             {400, "GET", "/v2/sandboxes?limit=101", ``},
 		"made-up token":            {400, "GET", "/v2/sandboxes?nextToken=abc", ``},
 		"made-up time":             {400, "GET", "/v2/sandboxes?startedAfter=yesterday", ``},
+		"fork":                     {501, "POST", "/sandboxes/" + id + "/fork", `{"count":1}`},
+		"logs":                     {501, "GET", "/sandboxes/" + id + "/logs?start=0", ``},
 		"list of v1":               {405, "GET", "/sandboxes", ``},
 		"unknown path":             {404, "GET", "/v3/sandboxes", ``},
 		"get unknown":              {404, "GET", "/sandboxes/inope", ``},
@@ -126,7 +129,7 @@ func TestCreate(t *testing.T) {
 	require.Equal(t, sb.token, detail["envdAccessToken"])
 	require.Equal(t, "tools", detail["alias"])
 	require.Equal(t, object{"onTimeout": "kill", "autoResume": false}, detail["lifecycle"])
-	require.InDelta(t, 300, c.base().info().EndAt.Sub(time.Now()).Seconds(), 5)
+	require.InDelta(t, 300, time.Until(c.base().info().EndAt).Seconds(), 5)
 }
 
 func TestCreateV1(t *testing.T) {

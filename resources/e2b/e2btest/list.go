@@ -264,7 +264,7 @@ func (s *Server) listSnapshots(c *call) error {
 	found = slices.DeleteFunc(found, func(sn snapshot) bool {
 		name := query.Get("name")
 		return query.Has("sandboxID") && query.Get("sandboxID") != sn.build.sandboxID ||
-			name != "" && (sn.template.name == "" || name != sn.template.name && teamSlug+"/"+name != sn.template.name)
+			name != "" && !sn.template.hasName(name)
 	})
 	found, err := page(c, found, false, func(sn snapshot) pageKey { return pageKey{sn.build.createdAt, sn.id()} })
 	if err != nil {

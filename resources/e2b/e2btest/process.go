@@ -68,6 +68,7 @@ type process struct {
 
 	killed   chan struct{} // closed when its output need not be waited for any more
 	killOnce sync.Once
+	note     func() // called at its end
 	ended    chan struct{}
 	end      endEvent // once ended is closed
 
@@ -199,6 +200,8 @@ func (p *process) wait(cmd *exec.Cmd, allRead <-chan struct{}) {
 	if err != nil {
 		p.end.Error = err.Error()
 	}
+	_ = p.closeStdin()
+	p.note() // before anybody is told, so that who is told finds it ended
 	close(p.ended)
 }
 
@@ -260,6 +263,7 @@ func (ps *processes) start(p *process, cmd *exec.Cmd, input bool) error {
 	// What is started has to be known before the next freeze or kill.
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	p.note = func() { ps.finish(p) }
 	if err := p.launch(cmd, input); err != nil {
 		return err
 	}
@@ -272,14 +276,11 @@ func (ps *processes) start(p *process, cmd *exec.Cmd, input bool) error {
 		maps.DeleteFunc(ps.exited, func(_ int, old *process) bool { return old.tag != nil && *old.tag == *p.tag })
 	}
 	ps.groups[p.pid] = true
-	go ps.watch(p)
 	return nil
 }
 
-// watch takes note of a process's end.
-func (ps *processes) watch(p *process) {
-	<-p.ended
-	_ = p.closeStdin()
+// finish takes note of a process's end.
+func (ps *processes) finish(p *process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.running[p.pid] == p {
@@ -342,6 +343,9 @@ func (sb *sandbox) signalAll(signal syscall.Signal) {
 	ps := &sb.processes
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	if ps.groups == nil {
+		return // it has never had a process
+	}
 	ps.pruneGroups()
 	for group := range ps.groups {
 		_ = syscall.Kill(-group, signal)
@@ -361,7 +365,11 @@ func (sb *sandbox) endProcesses() {
 	ps := &sb.processes
 	ps.mu.Lock()
 	all := slices.Collect(maps.Values(ps.running))
+	started := ps.groups != nil
 	ps.mu.Unlock()
+	if !started {
+		return
+	}
 	for _, p := range all {
 		p.stopReading()
 	}
@@ -371,11 +379,7 @@ func (sb *sandbox) endProcesses() {
 	}
 	// A process that was being forked may have been missed. Killed ones take a moment to go.
 	for range 100 {
-		ps.mu.Lock()
-		ps.pruneGroups()
-		left := len(marked(sb.id))
-		ps.mu.Unlock()
-		if left == 0 {
+		if len(marked(sb.id)) == 0 {
 			return
 		}
 		sb.signalAll(syscall.SIGKILL)

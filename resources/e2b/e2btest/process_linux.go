@@ -3,7 +3,6 @@ package e2btest
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 )
@@ -18,16 +17,24 @@ func attributes() *syscall.SysProcAttr {
 // left their process group.
 func marked(sandboxID string) []int {
 	want := []byte(sandboxIDVariable + "=" + sandboxID)
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1)
 	var pids []int
-	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, path := range paths {
-		environ, err := os.ReadFile(path)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		environ, err := os.ReadFile("/proc/" + name + "/environ")
 		if err != nil {
 			continue // it has ended, or is another user's
 		}
 		for entry := range bytes.SplitSeq(environ, []byte{0}) {
 			if bytes.Equal(entry, want) {
-				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 				pids = append(pids, pid)
 			}
 		}

@@ -179,6 +179,7 @@ func (s *Server) URL() string { return s.url }
 func (s *Server) APIKey() string { return s.apiKey }
 
 // Close ends all requests and all processes of sandboxes, and removes the temporary directory.
+// A program that ends without it may leave processes behind.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -192,9 +193,9 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 
-	s.stop()
 	err := s.http.Close()
 	<-s.served
+	s.stop()
 	for _, sb := range all {
 		s.mu.Lock()
 		if !sb.gone {

@@ -105,16 +105,37 @@ func (s *Server) findTemplate(reference string) (*template, *build, error) {
 	if !tagged {
 		tag = defaultTag
 	}
-	for _, t := range s.templates {
-		if name != t.id && name != t.alias && (t.name == "" || name != t.name && teamSlug+"/"+name != t.name) {
-			continue
-		}
-		if b := t.build(tag); b != nil {
-			return t, b, nil
-		}
+	t := s.named(name)
+	if t == nil {
+		return nil, nil, refuse(http.StatusNotFound, "template '%s' not found", name)
+	}
+	b := t.build(tag)
+	if b == nil {
 		return nil, nil, refuse(http.StatusNotFound, "tag '%s' does not exist for template '%s'", tag, name)
 	}
-	return nil, nil, refuse(http.StatusNotFound, "template '%s' not found", name)
+	return t, b, nil
+}
+
+// named finds a template by its id or alias, else a snapshot by its name.
+func (s *Server) named(name string) *template {
+	if t := s.templates[name]; t != nil {
+		return t
+	}
+	var found *template
+	for _, t := range s.templates {
+		if name == t.alias {
+			return t
+		}
+		if t.hasName(name) {
+			found = t
+		}
+	}
+	return found
+}
+
+// hasName tells whether a snapshot has a name, which may be without the team.
+func (t *template) hasName(name string) bool {
+	return t.name != "" && (name == t.name || teamSlug+"/"+name == t.name)
 }
 
 // snapshot is a build of a template that is a snapshot.
@@ -163,7 +184,7 @@ func (s *Server) addSnapshot(name string, b *build) (added snapshot, replaced *b
 	if name != "" {
 		name = teamSlug + "/" + strings.TrimPrefix(name, teamSlug+"/")
 		for _, other := range s.templates {
-			if other.name == name {
+			if other.hasName(name) {
 				t = other
 			}
 		}

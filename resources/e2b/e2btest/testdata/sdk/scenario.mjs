@@ -65,7 +65,7 @@ await step('files', async () => {
   ])
   assert.deepEqual(many.map((m) => m.path), ['/home/user/many/a b.txt', '/home/user/many/ü.txt'])
 
-  const large = new Uint8Array(20 << 20).map((_, i) => i * 7 + (i >> 8))
+  const large = new Uint8Array(10 << 20).map((_, i) => i * 7 + (i >> 8))
   for (const options of [{}, { useOctetStream: true }, { gzip: true }]) {
     await sandbox.files.write('large', large.buffer, options)
     const got = await sandbox.files.read('large', { format: 'bytes' })
