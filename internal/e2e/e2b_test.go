@@ -3,7 +3,9 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +75,7 @@ func setupE2B(t *testing.T, change func(*e2b.Options)) (*bench, *e2btest.Server)
 	driver, err := e2b.New(options)
 	require.NoError(t, err)
 	return setup(t, withItems(func(*directory.Driver) []worker.Item {
-		return []worker.Item{worker.Agent("sandboxed", sandboxed), worker.Tool(shell, runShell), worker.Driver(driver)}
+		return []worker.Item{worker.Agent("sandboxed", sandboxed), worker.Agent("every_fifth", everyFifth), worker.Tool(shell, runShell), worker.Driver(driver)}
 	})), server
 }
 
@@ -135,6 +137,71 @@ func TestE2BRateLimit(t *testing.T) {
 	require.JSONEq(t, `["here\n"]`, string(log.Execution().Output), log.Execution().FailureReason)
 	require.Greater(t, time.Since(began), 3*time.Second, "Temporal's own first delay is 1 second")
 	require.Len(t, server.Sandboxes(), 1)
+}
+
+// everyFifth runs commands in a sandbox that is captured after every fifth.
+func everyFifth(ctx workflow.Context, commands []string) ([]string, error) {
+	if err := sandbox.Open(ctx, workflows.ResourceOptions{Driver: "e2b", EverySteps: 5, SkipCompletion: true}); err != nil {
+		return nil, err
+	}
+	var outputs []string
+	for _, command := range commands {
+		result, err := shell.Call(ctx, shellArgs{command})
+		if err != nil {
+			return nil, err
+		}
+		outputs = append(outputs, result.Stdout)
+	}
+	return outputs, nil
+}
+
+// TestE2BCoverage forks where snapshots are, where none are, and where one is missing.
+func TestE2BCoverage(t *testing.T) {
+	t.Parallel()
+	b, server := setupE2B(t, func(*e2b.Options) {})
+	create := func(commands []string) *tine.Log {
+		input, err := json.Marshal(commands)
+		require.NoError(t, err)
+		e, err := b.Create(t.Context(), tine.CreateRequest{Agent: "every_fifth", Input: input})
+		require.NoError(t, err)
+		return b.end(t, e.ID)
+	}
+	var commands []string
+	for i := range 12 {
+		commands = append(commands, fmt.Sprintf("echo %d >> log; cat log", i+1))
+	}
+	source := create(commands)
+	require.Equal(t, tine.StatusCompleted, source.Execution().Status, source.Execution().FailureReason)
+	points := source.ForkPoints()
+	steps := source.Steps()
+	covered := []int64{}
+	for _, c := range points.Checkpoints {
+		covered = append(covered, c.CoveredSeq)
+	}
+	require.Equal(t, []int64{covered[0], steps[4].SettledSeq, steps[9].SettledSeq}, covered, "the baseline, and after the 5th and the 10th call")
+
+	// What a fork starts with is what the log file in its sandbox holds.
+	fork := func(step int) *tine.Log {
+		input, err := json.Marshal(append(slices.Clone(commands[:step]), "cat log"))
+		require.NoError(t, err)
+		return b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: steps[step-1].SettledSeq, Input: input})
+	}
+	for step, files := range map[int]int{5: 5, 10: 10, 7: 5, 12: 10, 3: 0} {
+		log := fork(step)
+		var outputs []string
+		_ = json.Unmarshal(log.Execution().Output, &outputs)
+		require.Len(t, outputs, step+1, log.Execution().FailureReason)
+		require.Equal(t, files, strings.Count(outputs[step], "\n"), "fork after step %d", step)
+		require.Equal(t, step == files, log.Execution().Restoration["sandbox"].Covered)
+	}
+
+	server.LoseSnapshot(points.Checkpoints[1].CheckpointRef)
+	began := time.Now()
+	log := fork(5)
+	require.Equal(t, tine.StatusFailed, log.Execution().Status)
+	require.Contains(t, log.Execution().FailureReason, "checkpoint unavailable")
+	require.Less(t, time.Since(began), 10*time.Second, "at once, and not after attempts")
+	require.Equal(t, tine.StatusCompleted, fork(10).Execution().Status, "others are as good as before")
 }
 
 // A tool that is safe to retry is, when its connection is cut.
