@@ -65,10 +65,16 @@ func setupServed(t *testing.T) *place {
 	return p
 }
 
+// TestDemonstration runs what --local does.
 func TestDemonstration(t *testing.T) {
-	t.Parallel()
-	p := setupServed(t)
+	t.Setenv("TEMPORAL_ADDRESS", testserver.Address(t))
+	for _, variable := range modelVariables {
+		t.Setenv(variable, "")
+	}
 	var out bytes.Buffer
+	p, _, err := prepare(t.Context(), true, &out)
+	require.NoError(t, err)
+	defer p.close()
 	s, err := demonstrate(t.Context(), p, &out)
 	require.NoError(t, err, "%s", &out)
 	require.Equal(t, []int{1, 1, 1}, s.pulls, "exactly one pull request, from the first turn on")
@@ -220,10 +226,10 @@ func TestFormsOf(t *testing.T) {
 	}
 }
 
+var modelVariables = []string{"LLM_BASE_URL", "LLM_API_KEY", "LLM_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_MODEL"}
+
 func TestMissingVariables(t *testing.T) {
-	for _, variable := range []string{
-		"E2B_API_KEY", "REPO", "GITHUB_TOKEN", "LLM_BASE_URL", "LLM_API_KEY", "LLM_MODEL", "ANTHROPIC_API_KEY", "ANTHROPIC_MODEL",
-	} {
+	for _, variable := range append([]string{"E2B_API_KEY", "REPO", "GITHUB_TOKEN"}, modelVariables...) {
 		t.Setenv(variable, "")
 	}
 	err := run(t.Context(), nil, io.Discard, io.Discard)

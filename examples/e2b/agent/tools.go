@@ -78,6 +78,7 @@ func writeFile(ctx context.Context, in WriteArgs) (string, error) {
 // that name, here or at the origin, or a new one. It may run again, also while an attempt of a worker
 // that has died is still at it.
 const checkoutScript = `set -eu
+cd
 if [ ! -d repo/.git ]; then
 	clone=$(mktemp -d ./clone.XXXXXX)
 	git clone --quiet "$REPO_URL" "$clone/repo"
