@@ -72,7 +72,8 @@ type work struct {
 
 // switchBranch has the sandbox on the session's branch before the model answers. The branch is
 // recorded each time, so a fork follows its source's up to the fork point and then takes that of
-// its own session, with all that is in the sandbox.
+// its own session, with all that is in the sandbox. Fork an execution before an answer: tools that
+// the answer before the fork point has asked for still run on the source's branch.
 func (w *work) switchBranch(ctx workflow.Context) ([]workflows.Message, error) {
 	branch, err := workflows.Record(ctx, "branch", BranchOf(workflows.SessionLabel(ctx)))
 	if err != nil || branch == w.branch {
@@ -100,11 +101,10 @@ func (w *work) settle(ctx workflow.Context, call workflows.ToolCall, err error) 
 		if findErr != nil {
 			return nil, findErr
 		}
+		err = nil
 		if pr.URL == "" {
 			args.Attempt++
 			pr, err = OpenPR.Call(ctx, args)
-		} else {
-			err = nil
 		}
 		if err == nil {
 			return resultOf(pr), nil

@@ -103,9 +103,10 @@ func (a action) message(id int) activities.Message {
 
 func run(command string) action { return action{tool: "shell", args: ShellArgs{Command: command}} }
 
-// push commits and pushes. It does so, too, if it was cut off on its way before.
+// push commits and pushes. It does so, too, if it was cut off on its way before: a git that was
+// killed leaves its locks.
 func push(subject string) action {
-	return run("git add --all && (git diff --cached --quiet || git commit --quiet --message '" + subject + "') && git push --quiet origin HEAD && git log --oneline -3")
+	return run("find .git -name '*.lock' -delete; git add --all && (git diff --cached --quiet || git commit --quiet --message '" + subject + "') && git push --quiet origin HEAD && git log --oneline -3")
 }
 
 // fix mends slug.sh. A fork, whose branch is another one from some answer on, does it its own way.

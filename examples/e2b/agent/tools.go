@@ -76,7 +76,7 @@ func writeFile(ctx context.Context, in WriteArgs) (string, error) {
 
 // checkoutScript clones the repository unless it is there, and switches to the branch: the one of
 // that name, here or at the origin, or a new one. It may run again, also while an attempt of a worker
-// that has died is still at it.
+// that has died is still at it, and after one that was killed and has left git's locks.
 const checkoutScript = `set -eu
 cd
 if [ ! -d repo/.git ]; then
@@ -89,6 +89,7 @@ if [ ! -d repo/.git ]; then
 	rm -rf "$clone"
 fi
 cd repo
+find .git -name '*.lock' -delete
 git switch --quiet "$BRANCH" 2>/dev/null || git switch --quiet --create "$BRANCH"
 git log -1 --format='%h %s'`
 

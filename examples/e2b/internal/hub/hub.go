@@ -4,10 +4,12 @@
 package hub
 
 import (
+	"bytes"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/cgi"
@@ -215,8 +217,28 @@ func (h *Hub) private(next http.Handler) http.Handler {
 			return
 		}
 		r.Header.Del("Authorization") // the backend would have it in its environment
-		next.ServeHTTP(w, r)
+		answer := &answer{header: http.Header{}, status: http.StatusOK}
+		next.ServeHTTP(answer, r)
+		answer.send(w)
 	})
+}
+
+// answer holds back what a backend says. One that cannot write to a client that has gone is killed, and
+// would leave the repository locked.
+type answer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header            { return a.header }
+func (a *answer) WriteHeader(status int)         { a.status = status }
+func (a *answer) Write(text []byte) (int, error) { return a.body.Write(text) }
+
+func (a *answer) send(w http.ResponseWriter) {
+	maps.Copy(w.Header(), a.header)
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body.Bytes())
 }
 
 // api lets only those in who have the token.
