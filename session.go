@@ -215,11 +215,8 @@ func (c *Client) announce(ctx context.Context, req CreateRequest, start *protoco
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 		defer cancel()
-		// Should this fail, the session waits in vain for a minute.
-		if begins {
-			_ = c.temporal.TerminateWorkflow(ctx, protocol.SessionWorkflowID(req.Session), "", "its first execution could not be started")
-			return
-		}
+		// Should this fail, the session waits in vain for a minute. One that has had no turn but this
+		// ends, so that its label is free again.
 		turn.Change = protocol.TurnWithdrawn
 		_ = session.Tell(ctx, c.temporal, req.Session, req.TaskQueue, turn)
 	}, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/activity"
@@ -25,13 +26,15 @@ import (
 const endingPatience = 3 * time.Second
 
 // tineJoin tells a session that an execution waits for its turn.
-func (a *Activities) tineJoin(ctx context.Context, in protocol.JoinSession) error {
+func (a *Activities) tineJoin(ctx context.Context, in protocol.JoinSession) (protocol.Joined, error) {
+	joined := protocol.Joined{Token: uuid.NewString()}
+	in.Turn.Token = joined.Token
 	in.Turn.Sweep = protocol.Duration(a.opts.SessionSweep)
 	err := session.Tell(ctx, activity.GetClient(ctx), in.Label, activity.GetInfo(ctx).TaskQueue, in.Turn)
 	if err != nil {
-		return fmt.Errorf("join session %q: %w", in.Label, err)
+		return joined, fmt.Errorf("join session %q: %w", in.Label, err)
 	}
-	return nil
+	return joined, nil
 }
 
 // leftPatience bounds the reading of what a turn has left. The next one can read it itself.
@@ -168,7 +171,7 @@ func gone(id string, err error) error {
 		return err
 	}
 	return temporal.NewNonRetryableApplicationError(
-		fmt.Sprintf("the history of execution %s, which this one continues, is gone: it was deleted, its retention has passed, or it never existed", id),
+		fmt.Sprintf("the history of execution %s, which this one continues, is gone: it was deleted, its retention has passed, or it never existed. Begin a new session", id),
 		failure.TypeParent, nil)
 }
 

@@ -43,7 +43,8 @@ type execution struct {
 	gate      *gate
 	resources *resourceSet
 	// mcpTools has the lists of MCP servers' tools, by server.
-	mcpTools map[string][]protocol.MCPTool
+	mcpTools   map[string][]protocol.MCPTool
+	mcpListing workflow.Mutex
 	// cancelled reports whether the execution as a whole is.
 	cancelled func() bool
 	// fatal ends the execution, whatever its handler does about it.
@@ -83,6 +84,7 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		gate:          newGate(ctx),
 		resources:     newResourceSet(),
 		mcpTools:      map[string][]protocol.MCPTool{},
+		mcpListing:    workflow.NewMutex(ctx),
 		cancelled:     func() bool { return ctx.Err() != nil },
 	}
 	if start != nil {

@@ -87,15 +87,16 @@ func (s MCPServer) Name() string { return s.name }
 // calls neither read-only nor idempotent is at most once, unless [MCPTools] says otherwise.
 func (s MCPServer) Tools(ctx workflow.Context) (Toolset, error) {
 	x := executionFrom(ctx)
+	// One list is all there is, also for two coroutines that ask at the same time.
+	if err := x.mcpListing.Lock(ctx); err != nil {
+		return Toolset{}, err
+	}
+	defer x.mcpListing.Unlock()
 	listed, known := x.mcpTools[s.name]
 	if !known {
 		var err error
 		if listed, err = s.list(ctx); err != nil {
 			return Toolset{}, err
-		}
-		// Of two coroutines that list at the same time, both get the first list.
-		if first, known := x.mcpTools[s.name]; known {
-			listed = first
 		}
 		x.mcpTools[s.name] = listed
 	}
@@ -124,9 +125,12 @@ func (s MCPServer) uses(tool string) bool {
 	return len(s.only) == 0 || slices.ContainsFunc(s.only, func(p string) bool { return matches(p, tool) })
 }
 
+// slashless makes * match slashes, as it does in policies.
+var slashless = strings.NewReplacer("/", "\x00")
+
 // matches is path.Match for a pattern that has been checked.
 func matches(pattern, name string) bool {
-	ok, _ := path.Match(pattern, name)
+	ok, _ := path.Match(slashless.Replace(pattern), slashless.Replace(name))
 	return ok
 }
 

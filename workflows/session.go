@@ -31,6 +31,7 @@ const (
 // Executions tell it of themselves by a signal. It does not end, since what comes next
 // continues what it knows. Package worker registers it.
 func Session(ctx workflow.Context, state protocol.SessionState) error {
+	ctx = disconnected(ctx) // turns are cancelled, and not what keeps their order
 	s := session{SessionState: state, turns: workflow.GetSignalChannel(ctx, protocol.SignalTurn)}
 	if s.Newest == nil {
 		s.Newest = map[string]protocol.CompletedTurn{}
@@ -47,6 +48,9 @@ func Session(ctx workflow.Context, state protocol.SessionState) error {
 		rest, err := s.step(ctx)
 		if err != nil {
 			return err
+		}
+		if s.over() {
+			return nil
 		}
 		// What has arrived is in the state by then; the server refuses to continue as new while
 		// there is more.
@@ -67,6 +71,8 @@ type session struct {
 	ending  bool
 	sweepAt time.Time
 	sweep   time.Duration
+	// withdrawn says that a turn has been.
+	withdrawn bool
 }
 
 // await waits for a message, and at most for rest unless that is zero.
@@ -94,7 +100,9 @@ func (s *session) hear(ctx workflow.Context, turn protocol.Turn) {
 		case protocol.TurnEnded:
 			s.ending = true
 		case protocol.TurnWaiting: // it has been reset to before its admission
-			s.Queue = append([]protocol.Turn{*s.Running}, s.Queue...)
+			again := *s.Running
+			again.Token = turn.Token
+			s.Queue = append([]protocol.Turn{again}, s.Queue...)
 			s.Running = nil
 		}
 		return
@@ -123,8 +131,14 @@ func (s *session) hear(ctx workflow.Context, turn protocol.Turn) {
 	case protocol.TurnWithdrawn:
 		if i >= 0 && !s.Queue[i].Waiting {
 			s.Queue = slices.Delete(s.Queue, i, i+1)
+			s.withdrawn = true
 		}
 	}
+}
+
+// over reports whether the session has not begun: its first turn has been withdrawn.
+func (s *session) over() bool {
+	return s.withdrawn && len(s.Queue) == 0 && s.Running == nil && len(s.Newest) == 0 && s.turns.Len() == 0
 }
 
 // queue puts a turn behind those that were created before it.
@@ -188,6 +202,7 @@ func (s *session) admit(ctx workflow.Context, turn protocol.Turn) error {
 	if newest, ok := s.Newest[turn.AgentID]; ok && turn.Parent == "" {
 		admission = protocol.Admission{Parent: newest.ExecutionID, ParentRunID: newest.RunID, Left: newest.Left}
 	}
+	admission.Token = turn.Token
 	err := workflow.SignalExternalWorkflow(ctx, turn.ExecutionID, "", protocol.SignalAdmit, admission).Get(ctx, nil)
 	if ctx.Err() != nil {
 		return err

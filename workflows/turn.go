@@ -12,6 +12,10 @@ import (
 const (
 	joinTimeout  = 10 * time.Second
 	joinAttempts = 10
+
+	// rejoinEvery is how often an execution that waits for its turn says so again. Somebody may have
+	// ended the session's workflow, and the next one does not know of it.
+	rejoinEvery = 10 * time.Minute
 )
 
 // enter waits for the execution's turn in its session, and loads what it continues.
@@ -51,14 +55,31 @@ func (x *execution) admitted(ctx workflow.Context, label string) (protocol.Admis
 		StartToCloseTimeout: joinTimeout,
 		RetryPolicy:         retryPolicy(joinAttempts),
 	})
-	var admission protocol.Admission
-	err := workflow.ExecuteLocalActivity(joining, protocol.ActivityJoin, protocol.JoinSession{Label: label, Turn: turn}).Get(ctx, nil)
-	if err != nil {
-		return admission, err
-	}
 	signal := workflow.GetSignalChannel(ctx, protocol.SignalAdmit)
-	err = workflow.Await(ctx, func() bool { return signal.ReceiveAsync(&admission) })
-	return admission, err
+	tokens := map[string]bool{"": true} // a session of before gives none
+	var admission protocol.Admission
+	admitted := func() bool {
+		for admission = (protocol.Admission{}); signal.ReceiveAsync(&admission); admission = (protocol.Admission{}) {
+			if tokens[admission.Token] {
+				return true
+			}
+		}
+		return false
+	}
+	for {
+		var joined protocol.Joined
+		err := workflow.ExecuteLocalActivity(joining, protocol.ActivityJoin, protocol.JoinSession{Label: label, Turn: turn}).Get(ctx, &joined)
+		if err != nil {
+			return admission, err
+		}
+		tokens[joined.Token] = true
+		if !x.since(protocol.RevisionRejoin) {
+			return admission, workflow.Await(ctx, admitted)
+		}
+		if ok, err := workflow.AwaitWithTimeout(ctx, rejoinEvery, admitted); ok || err != nil {
+			return admission, err
+		}
+	}
 }
 
 // leave tells the session that the execution is about to end. That nobody is there to be told

@@ -220,6 +220,16 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		p.hear(t, p.say(t, remark{Say: "1", Note: "a"}))
 		return p.say(t, remark{Say: "2", Note: "b"})
 	},
+	"session-waited": func(t *testing.T, b *bench) string { // by a token, and up to ten minutes
+		p := &parley{bench: b, session: "waited"}
+		first := p.say(t, remark{Say: "1", Wait: true})
+		p.reach(t, first, tine.StatusRunning)
+		second := p.say(t, remark{Say: "2", Note: "b"})
+		p.waits(t, second)
+		p.goOn(t, first)
+		p.hear(t, second)
+		return second
+	},
 	"session-cancelled": func(t *testing.T, b *bench) string {
 		p := &parley{bench: b, session: "cancelled"}
 		first := p.say(t, remark{Say: "1", Wait: true})

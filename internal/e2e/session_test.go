@@ -537,3 +537,36 @@ func TestSessionQueue(t *testing.T) {
 		}
 	}
 }
+
+// TestResetTurnWaits: a turn that is reset to before its admission waits for its turn again.
+func TestResetTurnWaits(t *testing.T) {
+	t.Parallel()
+	p := newParley(t)
+	first := p.say(t, remark{Say: "1"})
+	p.hear(t, first)
+	second := p.say(t, remark{Say: "2", Wait: true})
+	p.reach(t, second, tine.StatusRunning)
+	_, err := p.temporal.ResetWorkflowExecution(t.Context(), &workflowservice.ResetWorkflowExecutionRequest{
+		Namespace: "default", WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: first},
+		Reason: "test", WorkflowTaskFinishEventId: 3, RequestId: uuid.NewString(),
+	})
+	require.NoError(t, err)
+	time.Sleep(2 * time.Second)
+	require.Equal(t, tine.StatusPending, p.status(t, first))
+	p.goOn(t, second)
+	p.end(t, second)
+	require.Equal(t, tine.StatusCompleted, p.end(t, first).Execution().Status)
+}
+
+// TestCancelledSessionGoesOn: what is cancelled is turns.
+func TestCancelledSessionGoesOn(t *testing.T) {
+	t.Parallel()
+	p := newParley(t)
+	first := p.say(t, remark{Say: "1", Wait: true})
+	p.reach(t, first, tine.StatusRunning)
+	require.NoError(t, p.temporal.CancelWorkflow(t.Context(), protocol.SessionWorkflowID(p.session), ""))
+	second := p.say(t, remark{Say: "2"})
+	p.waits(t, second)
+	p.goOn(t, first)
+	p.hear(t, second)
+}

@@ -41,8 +41,9 @@ type Projector struct {
 	// pending has the approvals that nobody has decided yet, by step.
 	pending map[string]*protocol.Approval
 	updates updates
-	loading bool // a fork has yet to load pages of its prefix
-	waiting bool // an execution in a session has yet to be admitted
+	loading bool            // a fork has yet to load pages of its prefix
+	waiting bool            // an execution in a session has yet to be admitted
+	joins   map[string]bool // the tokens with which it has joined the session
 	started bool
 }
 
@@ -57,6 +58,7 @@ func NewProjector(executionID, runID string, dec Decoder) *Projector {
 		activities: map[int64]*activity{},
 		coverage:   newCoverage(log),
 		pending:    map[string]*protocol.Approval{},
+		joins:      map[string]bool{},
 		updates:    newUpdates(),
 	}
 }

@@ -19,6 +19,9 @@ func (p *Projector) signalled(s stamp, a *historypb.WorkflowExecutionSignaledEve
 	if err := p.dec.decode(a.GetInput(), &admission); err != nil {
 		return nil //nolint:nilerr // anybody can send such a signal; workflow code skips what it can't read
 	}
+	if admission.Token != "" && !p.joins[admission.Token] {
+		return nil // of the run that was reset to this one
+	}
 	p.waiting = false
 	if p.log.Fork == nil { // a fork continues what its source does
 		p.log.Parent = admission.Parent

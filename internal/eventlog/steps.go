@@ -69,6 +69,13 @@ func (p *Projector) marker(s stamp, a *historypb.MarkerRecordedEventAttributes) 
 		p.log.State = left.State
 		return nil
 	case protocol.ActivityJoin: // the session's answer is a signal
+		var joined protocol.Joined
+		if result != nil { // it had none once
+			if err := p.dec.decode(result, &joined); err != nil {
+				return fmt.Errorf("result of %s: %w", data.ActivityType, err)
+			}
+		}
+		p.joins[joined.Token] = true
 		return nil
 	default:
 		p.log.Ignored++

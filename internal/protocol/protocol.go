@@ -73,7 +73,11 @@ const (
 	// whose turn will not come, or that was refused, end without one.
 	RevisionCoalesced = 1
 
-	Revision = RevisionCoalesced
+	// RevisionRejoin has an execution tell its session again that it waits, should the session have
+	// forgotten.
+	RevisionRejoin = 2
+
+	Revision = RevisionRejoin
 )
 
 // Step identifies one recorded effect and says how it was declared.

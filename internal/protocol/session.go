@@ -84,6 +84,9 @@ type Turn struct {
 	Parent string `json:"parent_execution_id,omitempty"`
 	// Change is one of the Turn constants.
 	Change string `json:"change,omitempty"`
+	// Token is the execution's latest join. The admission has it, so that one that a reset finds in
+	// the history of before does not count.
+	Token string `json:"token,omitempty"`
 	// Sweep is how soon the session looks for a turn that runs and does not end.
 	Sweep Duration `json:"sweep,omitempty"`
 
@@ -129,6 +132,13 @@ type Admission struct {
 	ParentRunID string `json:"parent_run_id,omitempty"`
 	// Left is what the parent has left, if the session has kept it.
 	Left *Previous `json:"left,omitempty"`
+	// Token is that of the turn which is admitted.
+	Token string `json:"token,omitempty"`
+}
+
+// Joined is the result of ActivityJoin.
+type Joined struct {
+	Token string `json:"token,omitempty"`
 }
 
 // JoinSession is the input of ActivityJoin.

@@ -177,7 +177,11 @@ func (d *Driver) list(ctx context.Context, metadata map[string]string) ([]listed
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, page...)
+		for _, sandbox := range page {
+			if sandbox.labelled(metadata) { // whatever the service has made of the filter
+				all = append(all, sandbox)
+			}
+		}
 		if token = header.Get(nextToken); token == "" {
 			break
 		}
@@ -186,6 +190,16 @@ func (d *Driver) list(ctx context.Context, metadata map[string]string) ([]listed
 		return cmp.Or(a.StartedAt.Compare(b.StartedAt), strings.Compare(a.SandboxID, b.SandboxID))
 	})
 	return all, nil
+}
+
+// labelled reports whether a sandbox has all of the metadata.
+func (l listed) labelled(metadata map[string]string) bool {
+	for name, value := range metadata {
+		if l.Metadata[name] != value {
+			return false
+		}
+	}
+	return true
 }
 
 func listPath(metadata map[string]string, token string) string {

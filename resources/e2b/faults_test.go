@@ -531,9 +531,11 @@ func TestFromEnv(t *testing.T) {
 func TestCreateRemovesOnlyItsOwn(t *testing.T) {
 	t.Parallel()
 	const (
-		older = `{"sandboxID":"i0","state":"running","startedAt":"2026-01-01T00:00:00Z"}`
-		mine  = `{"sandboxID":"i1","state":"running","startedAt":"2026-01-01T00:00:01Z"}`
-		newer = `{"sandboxID":"i2","state":"running","startedAt":"2026-01-01T00:00:02Z"}`
+		labels = `"metadata":{"managed_by":"tine","tine_execution_id":"execution","tine_run_id":"run","tine_key":"workspace"}`
+		older  = `{"sandboxID":"i0","state":"running","startedAt":"2026-01-01T00:00:00Z",` + labels + `}`
+		mine   = `{"sandboxID":"i1","state":"running","startedAt":"2026-01-01T00:00:01Z",` + labels + `}`
+		newer  = `{"sandboxID":"i2","state":"running","startedAt":"2026-01-01T00:00:02Z",` + labels + `}`
+		others = `{"sandboxID":"ix","state":"running","startedAt":"2025-01-01T00:00:00Z","metadata":{"team":"prod"}}`
 	)
 	for name, test := range map[string]struct {
 		afterwards string // what there is after the sandbox was created
@@ -544,6 +546,7 @@ func TestCreateRemovesOnlyItsOwn(t *testing.T) {
 		"another newer": {afterwards: newer + "," + mine, want: "i1"},
 		"another older": {afterwards: mine + "," + older, want: "i0", killed: []string{"/sandboxes/i1"}},
 		"not listed":    {afterwards: newer, want: "i1"},
+		"of others, by a service that does not filter": {afterwards: others + "," + mine, want: "i1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
