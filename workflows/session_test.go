@@ -19,6 +19,7 @@ import (
 
 	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/worker"
+	"github.com/tinerun/tine/workflows"
 )
 
 var dawn = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -393,4 +394,22 @@ func TestSessionLabels(t *testing.T) {
 	require.Equal(t, "6f7a8b9c0d1e", protocol.SessionOf("", "0198c0de-1234-7abc-8def-6f7a8b9c0d1e"))
 	require.Equal(t, "given", protocol.SessionOf("given", "x"))
 	require.Equal(t, "short", protocol.SessionOf("", "short"))
+}
+
+// TestSessionThatDidNotBegin: the first turn of a fork's new session could not be started, so the
+// label is free again.
+func TestSessionThatDidNotBegin(t *testing.T) {
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestWorkflowEnvironment()
+	env.RegisterWorkflow(workflows.Session)
+	begin := env.Now()
+	env.RegisterDelayedCallback(func() {
+		env.SignalWorkflow(protocol.SignalTurn, protocol.Turn{ExecutionID: "fork", Change: protocol.TurnWithdrawn})
+	}, time.Second)
+	env.ExecuteWorkflow(workflows.Session, protocol.SessionState{
+		Label: "s", Queue: []protocol.Turn{{ExecutionID: "fork", AgentID: "a", CreatedAt: begin, Announced: true}},
+	})
+	require.NoError(t, env.GetWorkflowError())
+	require.Less(t, env.Now().Sub(begin), 10*time.Second)
 }
