@@ -36,14 +36,14 @@ type mcpToolOptions struct {
 type MCPOption func(*MCPServer)
 
 // MCPOnly leaves out the tools whose names match none of the patterns, which are those of
-// path.Match. Without it all are used. Fewer tools make shorter histories: every model call
+// path.Match, but that they match slashes. Without it all are used. Fewer tools make shorter histories: every model call
 // records the descriptions of those it is offered.
 func MCPOnly(patterns ...string) MCPOption {
 	checkPatterns(patterns...)
 	return func(s *MCPServer) { s.only = append(s.only, patterns...) }
 }
 
-// MCPTools declares how the tools behave whose names match the pattern, which is one of path.Match. Of
+// MCPTools declares how the tools behave whose names match the pattern, as for MCPOnly. Of
 // several that match, the last one counts.
 //
 //	workflows.MCPTools("search_*", workflows.WithSafeToRetry())

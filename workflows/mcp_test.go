@@ -197,3 +197,39 @@ func TestMCPDeclarations(t *testing.T) {
 	require.Equal(t, "a-b_C9", workflows.NewMCPServer("a-b_C9").Name())
 	require.ErrorContains(t, worker.Register(nil, worker.Options{}, worker.MCPServer(Desk, &desk{}), worker.MCPServer(Desk, &desk{})), `two MCP servers are bound to "desk"`)
 }
+
+// Shelf is a server whose tools have slashes in their names.
+var Shelf = workflows.NewMCPServer("shelf", workflows.MCPOnly("repo*"))
+
+// AtShelf lists the tools in two coroutines at the same time.
+func AtShelf(ctx workflow.Context, _ Line) ([][]string, error) {
+	var all [][]string
+	var failed error
+	group := workflow.NewWaitGroup(ctx)
+	for range 2 {
+		group.Add(1)
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer group.Done()
+			tools, err := Shelf.Tools(ctx)
+			all, failed = append(all, tools.Names()), err
+		})
+	}
+	group.Wait(ctx)
+	return all, failed
+}
+
+// TestMCPListsOnce: what is offered must not depend on which of two lists came first.
+func TestMCPListsOnce(t *testing.T) {
+	t.Parallel()
+	server := &desk{tools: []activities.MCPTool{described("repo/delete", protocol.AtMostOnce), described("other/read", "")}}
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
+	env := suite.NewTestWorkflowEnvironment()
+	require.NoError(t, worker.Register(env, worker.Options{}, worker.Agent("at_shelf", AtShelf), worker.MCPServer(Shelf, server)))
+	env.ExecuteWorkflow("at_shelf", Line{})
+	require.NoError(t, env.GetWorkflowError())
+	var out [][]string
+	require.NoError(t, env.GetWorkflowResult(&out))
+	require.Equal(t, [][]string{{"shelf__repo_delete"}, {"shelf__repo_delete"}}, out)
+	require.EqualValues(t, 1, server.lists.Load())
+}

@@ -413,3 +413,27 @@ func TestSessionThatDidNotBegin(t *testing.T) {
 	require.NoError(t, env.GetWorkflowError())
 	require.Less(t, env.Now().Sub(begin), 10*time.Second)
 }
+
+// TestTurnJoinsAgain: a session that was ended and begun anew does not know who waits, and an admission
+// of before a reset is none.
+func TestTurnJoinsAgain(t *testing.T) {
+	env := newEnvironment(t, nil)
+	joins := 0
+	env.OnActivity(protocol.ActivityJoin, mock.Anything, mock.Anything).Return(
+		func(context.Context, protocol.JoinSession) (protocol.Joined, error) {
+			joins++
+			return protocol.Joined{Token: strconv.Itoa(joins)}, nil
+		})
+	env.OnSignalExternalWorkflow(mock.Anything, mock.Anything, mock.Anything, mock.Anything, mock.Anything).Return(nil)
+	admit := func(after time.Duration, token string) {
+		env.RegisterDelayedCallback(func() {
+			env.SignalWorkflow(protocol.SignalAdmit, protocol.Admission{Token: token})
+		}, after)
+	}
+	admit(time.Minute, "of before")
+	admit(11*time.Minute, "1")
+	env.ExecuteWorkflow("calls", []string{}, &protocol.Start{Session: "s"})
+	require.NoError(t, env.GetWorkflowError())
+	require.Equal(t, 2, joins)
+	require.InDelta(t, 11*time.Minute, env.Now().Sub(env.begin), float64(time.Minute))
+}
