@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,13 +12,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/rogpeppe/go-internal/txtar"
-	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/log"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/examples/coder/agent"
-	"github.com/tinerun/tine/internal/connect"
 	"github.com/tinerun/tine/internal/devserver"
 	"github.com/tinerun/tine/resources/directory"
 	"github.com/tinerun/tine/worker"
@@ -58,10 +54,15 @@ func prepare(ctx context.Context, opts *options, progress io.Writer) (_ *place, 
 	if err := p.prepareRepository(ctx, opts); err != nil {
 		return nil, err
 	}
-	settings, temporal, err := p.server(ctx, progress)
+	connection, err := devserver.Dial(ctx, quiet(progress), progress)
 	if err != nil {
 		return nil, err
 	}
+	p.closers = append(p.closers, connection.Close)
+	if connection.Server != nil {
+		p.ours, p.uiAddress = true, connection.Server.UIAddress()
+	}
+	temporal, settings := connection.Client, connection.Settings
 	p.namespace = settings.Namespace
 	// A queue of its own: workers of another program must not take these executions.
 	queue := "coder-" + uuid.NewString()[:8]
@@ -93,35 +94,6 @@ func startWorker(p *place, w sdkworker.Worker) error {
 	}
 	p.closers = append(p.closers, w.Stop)
 	return nil
-}
-
-// server connects to the Temporal that the environment names, and starts one where there
-// is none.
-func (p *place) server(ctx context.Context, progress io.Writer) (client.Options, client.Client, error) {
-	settings, err := connect.Options(connect.Flags{})
-	if err != nil {
-		return settings, nil, err
-	}
-	logger := log.NewStructuredLogger(quiet(progress))
-	c, err := connect.Dial(ctx, settings, logger)
-	var unreachable *connect.ServerError
-	if errors.As(err, &unreachable) && os.Getenv("TEMPORAL_ADDRESS") == "" {
-		server, err := devserver.Start(ctx, devserver.Options{Progress: progress})
-		if err != nil {
-			return settings, nil, err
-		}
-		p.closers = append(p.closers, server.Stop)
-		p.ours, p.uiAddress = true, server.UIAddress()
-		settings.HostPort = server.Address()
-		c, err = connect.Dial(ctx, settings, logger)
-		if err != nil {
-			return settings, nil, err
-		}
-	} else if err != nil {
-		return settings, nil, err
-	}
-	p.closers = append(p.closers, c.Close)
-	return settings, c, nil
 }
 
 // quiet logs warnings and errors only: the events are what is to be seen.

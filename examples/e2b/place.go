@@ -15,13 +15,11 @@ import (
 
 	"github.com/google/uuid"
 	"go.temporal.io/sdk/client"
-	"go.temporal.io/sdk/log"
 
 	"github.com/tinerun/tine"
 	"github.com/tinerun/tine/activities"
 	"github.com/tinerun/tine/examples/e2b/agent"
 	"github.com/tinerun/tine/examples/e2b/internal/hub"
-	"github.com/tinerun/tine/internal/connect"
 	"github.com/tinerun/tine/internal/devserver"
 	"github.com/tinerun/tine/policy"
 	"github.com/tinerun/tine/resources/e2b/e2btest"
@@ -86,11 +84,16 @@ func prepare(ctx context.Context, local bool, progress io.Writer) (_ *place, des
 	logger := slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(p.logged, &slog.HandlerOptions{Level: slog.LevelDebug}),
 		slog.NewTextHandler(progress, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	options, err := p.server(ctx, logger, progress)
+	connection, err := devserver.Dial(ctx, logger, progress)
 	if err != nil {
 		return nil, "", err
 	}
-	return p, described, p.serve(ctx, options, logger, settings, model)
+	p.temporal = connection.Client
+	p.closers = append(p.closers, connection.Close)
+	if server := connection.Server; server != nil {
+		p.uiAddress, p.setting = server.UIAddress(), "TEMPORAL_ADDRESS="+server.Address()+" "
+	}
+	return p, described, p.serve(ctx, connection.Settings, logger, settings, model)
 }
 
 // serve starts a worker.
@@ -122,33 +125,6 @@ func (p *place) connect(options client.Options) {
 		Namespace: options.Namespace, TaskQueue: p.queue, Identity: "you",
 		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
 	})
-}
-
-// server connects to the Temporal that the environment names, and starts one where there is none.
-func (p *place) server(ctx context.Context, logger *slog.Logger, progress io.Writer) (client.Options, error) {
-	options, err := connect.Options(connect.Flags{})
-	if err != nil {
-		return options, err
-	}
-	sdkLogger := log.NewStructuredLogger(logger)
-	p.temporal, err = connect.Dial(ctx, options, sdkLogger)
-	var unreachable *connect.ServerError
-	if errors.As(err, &unreachable) && os.Getenv("TEMPORAL_ADDRESS") == "" {
-		server, err := devserver.Start(ctx, devserver.Options{Progress: progress})
-		if err != nil {
-			return options, err
-		}
-		p.closers = append(p.closers, server.Stop)
-		p.uiAddress, p.setting = server.UIAddress(), "TEMPORAL_ADDRESS="+server.Address()+" "
-		options.HostPort = server.Address()
-		if p.temporal, err = connect.Dial(ctx, options, sdkLogger); err != nil {
-			return options, err
-		}
-	} else if err != nil {
-		return options, err
-	}
-	p.closers = append(p.closers, p.temporal.Close)
-	return options, nil
 }
 
 // record keeps what is written to it.
