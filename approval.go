@@ -303,7 +303,7 @@ func (c *Client) decide(ctx context.Context, update, id string, decision Approva
 	var timeout *client.WorkflowUpdateServiceTimeoutOrCanceledError
 	switch {
 	case errors.As(err, &timeout):
-		return c.unanswered(ctx, update, a, verdict, log.TaskQueue, err)
+		return c.unanswered(ctx, update, verdict, log.TaskQueue, err)
 	case err != nil:
 		return nil, c.refused(ctx, a, err)
 	}
@@ -328,11 +328,11 @@ func (c *Client) send(ctx context.Context, update, execution string, verdict pro
 }
 
 // unanswered says what has become of a verdict that nobody has answered in time.
-func (c *Client) unanswered(ctx context.Context, update string, a *Approval, v protocol.ApprovalVerdict, taskQueue string, err error) (*Approval, error) {
+func (c *Client) unanswered(ctx context.Context, update string, v protocol.ApprovalVerdict, taskQueue string, err error) (*Approval, error) {
 	if ctx.Err() != nil {
 		return nil, &UnknownOutcomeError{ID: v.ApprovalID, Err: ctx.Err()}
 	}
-	busy := c.taskUnderWay(ctx, a.ExecutionID)
+	busy := c.taskUnderWay(ctx, protocol.ApprovalExecution(v.ApprovalID))
 	a, readErr := c.Approval(ctx, v.ApprovalID)
 	switch {
 	case readErr != nil:

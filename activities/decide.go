@@ -16,11 +16,11 @@ import (
 	"github.com/tinerun/tine/policy"
 )
 
-// decideTimeout bounds one decision. A workflow task waits for it. An engine that heeds its
-// context has decideGrace to say what took so long.
 const (
+	// decideTimeout bounds one decision. A workflow task waits for it.
 	decideTimeout = 2 * time.Second
-	decideGrace   = 100 * time.Millisecond
+	// grace is how long what heeds its context has to say what took so long.
+	grace = 100 * time.Millisecond
 )
 
 // tineBegin tells an execution what this worker offers.
@@ -104,24 +104,33 @@ func (a *Activities) digest(in protocol.DecideRequest) string {
 	return ""
 }
 
-// ask has the step decided in the time that there is, also if the engine does not heed its
-// context: what it then says comes too late.
+// ask has the step decided in the time that there is, also if the engine does not heed its context.
 func (a *Activities) ask(ctx context.Context, own policy.Engine, in protocol.DecideRequest) protocol.Decision {
 	ctx, cancel := context.WithTimeout(ctx, decideTimeout)
 	defer cancel()
 	input := policyInput(ctx, in)
-	decided := make(chan protocol.Decision, 1)
-	go func() { decided <- evaluate(ctx, a.engine(own), input) }()
+	decision, ok := within(ctx, func() protocol.Decision { return evaluate(ctx, a.engine(own), input) })
+	if !ok {
+		return broken(fmt.Errorf("no decision within %v", decideTimeout))
+	}
+	return decision
+}
+
+// within runs fn until the end of ctx, and a moment longer for what heeds it. It is not ok if fn
+// goes on all the same: what comes of it then comes too late.
+func within[T any](ctx context.Context, fn func() T) (result T, ok bool) {
+	ended := make(chan T, 1)
+	go func() { ended <- fn() }()
 	select {
-	case decision := <-decided:
-		return decision
+	case result = <-ended:
+		return result, true
 	case <-ctx.Done():
 	}
 	select {
-	case decision := <-decided:
-		return decision
-	case <-time.After(decideGrace):
-		return broken(fmt.Errorf("no decision within %v", decideTimeout))
+	case result = <-ended:
+		return result, true
+	case <-time.After(grace):
+		return result, false
 	}
 }
 
@@ -257,39 +266,26 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 	}
 	ctx, cancel := context.WithTimeout(ctx, in.Timeout)
 	defer cancel()
-	result, err := finish(ctx, func() (json.RawMessage, error) { return h.run(ctx, in.Args, false) })
-	if err != nil && ctx.Err() != nil {
-		return nil, timeoutError(err)
-	}
-	if err != nil {
-		return nil, classify(err, in.Step.Idempotency)
-	}
-	return result, nil
-}
-
-// finish runs a body until the end of ctx, whether the body heeds it or not: the workflow task
-// that waits for it would fail otherwise, and say nothing of the step.
-func finish(ctx context.Context, body func() (json.RawMessage, error)) (json.RawMessage, error) {
 	type outcome struct {
 		result json.RawMessage
 		err    error
 	}
-	ended := make(chan outcome, 1)
-	go func() {
-		result, err := body()
-		ended <- outcome{result, err}
-	}()
-	select {
-	case o := <-ended:
-		return o.result, o.err
-	case <-ctx.Done():
+	// A body that does not heed its context must not fail the workflow task that waits for it, which
+	// would say nothing of the step.
+	ended, ok := within(ctx, func() outcome {
+		result, err := h.run(ctx, in.Args, false)
+		return outcome{result, err}
+	})
+	if !ok {
+		ended.err = ctx.Err()
 	}
-	select {
-	case o := <-ended:
-		return o.result, o.err
-	case <-time.After(decideGrace):
-		return nil, ctx.Err()
+	if ended.err != nil && ctx.Err() != nil {
+		return nil, timeoutError(ended.err)
 	}
+	if ended.err != nil {
+		return nil, classify(ended.err, in.Step.Idempotency)
+	}
+	return ended.result, nil
 }
 
 // tineSettle and tineNote record what workflow code has found out.

@@ -238,21 +238,19 @@ func optional[I any](s *Set, driver, what string) (I, error) {
 func (s *Set) forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.open[name]
-	if e == nil {
-		return
-	}
-	delete(s.open, name)
-	if e.users == 0 {
-		s.unpark(e)
-		s.drop(e)
-	}
+	s.dropIdle(name)
+	delete(s.open, name) // one that is in use closes with its last user
 }
 
 // forgetIdle is forget for a handle that nobody uses.
 func (s *Set) forgetIdle(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.dropIdle(name)
+}
+
+// dropIdle closes a handle if nobody uses it. The caller holds the lock.
+func (s *Set) dropIdle(name string) {
 	if e := s.open[name]; e != nil && e.users == 0 {
 		s.unpark(e)
 		s.drop(e)

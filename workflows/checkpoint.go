@@ -56,7 +56,7 @@ func (x *execution) capture(ctx workflow.Context, r *openResource, cause, stepID
 		Summary:             protocol.OneLine(r.Key + " (" + cause + ")"),
 	}
 	x.route(&opts)
-	r.resting, r.paused = false, false
+	r.wake()
 	touches := r.touches
 	err := x.await(ctx, workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, opts), protocol.ActivityCheckpoint, protocol.Checkpoint{
 		Key: r.Key, Cause: cause, StepID: stepID, Bound: r.bound,

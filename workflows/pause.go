@@ -134,6 +134,8 @@ func (r *openResource) pausesWhen(now PauseMode) bool {
 // wake notes that a step may use, and so resume, all resources.
 func (s *resourceSet) wake() {
 	for _, key := range s.keys {
-		s.opened[key].resting, s.opened[key].paused = false, false
+		s.opened[key].wake()
 	}
 }
+
+func (r *openResource) wake() { r.resting, r.paused = false, false }
