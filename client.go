@@ -218,7 +218,7 @@ func (c *Client) Cancel(ctx context.Context, id string) error {
 	if described.Status != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
 		return &ClosedError{ExecutionID: id, Status: closedStatus(described.Status)}
 	}
-	return named(id, c.temporal.CancelWorkflow(ctx, id, described.WorkflowExecution.RunID))
+	return named(id, c.temporal.CancelWorkflow(ctx, id, ""))
 }
 
 func closedStatus(status enumspb.WorkflowExecutionStatus) string {

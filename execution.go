@@ -129,7 +129,7 @@ func describeLog(log *eventlog.Log) *Execution {
 		Input: log.Input, Output: log.Output, FailureReason: log.FailureReason,
 		Session: log.Session, ParentExecutionID: log.Parent,
 		CreatedAt: log.CreatedAt, LatestSeq: log.LatestSeq(), HistoryEvents: log.HistoryEvents,
-		Runs: []string{log.RunID}, TaskQueue: log.TaskQueue,
+		Runs: log.Runs, TaskQueue: log.TaskQueue,
 		Resources: log.Resources, Divergence: log.Divergence,
 		Approvals: log.PendingApprovals(), Policy: describePolicy(log),
 	}

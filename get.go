@@ -14,6 +14,7 @@ import (
 	workflowpb "go.temporal.io/api/workflow/v1"
 
 	"github.com/tinerun/tine/internal/eventlog"
+	"github.com/tinerun/tine/internal/history"
 	"github.com/tinerun/tine/internal/protocol"
 )
 
@@ -25,22 +26,15 @@ func (c *Client) Get(ctx context.Context, id string) (*Execution, error) {
 		return nil, named(id, err)
 	}
 	runID := described.WorkflowExecution.RunID
-	projector := eventlog.NewProjector(id, runID, c.decoder)
 	var taskFailure *failurepb.Failure
 	cancelRequested := false
-	events := c.temporal.GetWorkflowHistory(ctx, id, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
-	for events.HasNext() {
-		event, err := events.Next()
-		if err != nil {
-			return nil, named(id, err)
-		}
-		if err := projector.Add(event); err != nil {
-			return nil, err
-		}
+	log, err := history.ReadEach(ctx, c.temporal, id, runID, 0, c.decoder, func(event *historypb.HistoryEvent) {
 		taskFailure = lastTaskFailure(taskFailure, event)
 		cancelRequested = cancelRequested || event.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
+	})
+	if err != nil {
+		return nil, named(id, err)
 	}
-	log := projector.Log()
 	e := describeLog(log)
 	if e.Closed() {
 		return e, nil

@@ -111,7 +111,7 @@ func (o ListOptions) matches(e *Execution) bool {
 // then closed ones, by their end; it sorts by nothing else everywhere.
 func (c *Client) list(ctx context.Context, query string, opts ListOptions) ([]*Execution, error) {
 	newest := newestExecutions{limit: opts.Limit, listed: []*Execution{}}
-	for _, part := range []string{"ExecutionStatus = 'Running'", "ExecutionStatus != 'Running'"} {
+	for _, part := range []string{"ExecutionStatus = 'Running'", "ExecutionStatus NOT IN ('Running', 'ContinuedAsNew')"} {
 		if query != "" {
 			part = query + " AND " + part
 		}

@@ -42,6 +42,9 @@ type Options struct {
 	// SessionSweep is how soon a session looks after a turn that does not end, and then ever
 	// less often. Zero means 10 seconds.
 	SessionSweep time.Duration
+	// RolloverEvents is how long the history of a run may become before the execution continues
+	// as new. Zero leaves that to Temporal's suggestion.
+	RolloverEvents int
 	// Decoder reads histories of other executions.
 	Decoder eventlog.Decoder
 }
@@ -58,6 +61,7 @@ type Activities struct {
 	opts             Options
 	policy           policy.Engine
 	overrides        overrides
+	prefixes         prefixes
 	resources        *resources.Set
 	tools, steps     map[string]Handler
 	descriptions     map[string]string
@@ -185,6 +189,7 @@ func (a *Activities) Register(r Registry) {
 		protocol.ActivityNote:           a.tineNote,
 		protocol.ActivityGenerate:       a.tineGenerate,
 		protocol.ActivityLoadPrefix:     a.tineLoadPrefix,
+		protocol.ActivityLoadRun:        a.tineLoadRun,
 		protocol.ActivityCreateResource: a.tineCreateResource,
 		protocol.ActivityCheckpoint:     a.tineCheckpoint,
 		protocol.ActivityPause:          a.tinePauseResource,

@@ -30,6 +30,7 @@ func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
 		HeartbeatTimeout: a.opts.HeartbeatTimeout,
 		HostTimeout:      a.opts.HostTimeout,
 		Revision:         protocol.Revision,
+		RolloverEvents:   a.opts.RolloverEvents,
 	}
 	if described, ok := a.policy.(policy.Describer); ok {
 		begin.PolicyDigest, begin.Unrestricted = described.Describe(activity.GetInfo(ctx).WorkflowType.Name)

@@ -63,6 +63,7 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 		Policy: opts.Policy, ForkPolicy: opts.ForkPolicy, PolicyOptions: opts.PolicyOptions, Resources: set,
 		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models, MCPServers: i.mcpServers,
 		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout, SessionSweep: opts.SessionSweep,
+		RolloverEvents: opts.RolloverEvents,
 		Decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},
 	})
 	if err != nil {

@@ -52,6 +52,10 @@ type Options struct {
 	// The longer a turn runs the less often it looks, down to a thirtieth of that. Zero means
 	// 10 seconds.
 	SessionSweep time.Duration
+	// RolloverEvents is how many events the history of a run may have before the execution
+	// continues as new by itself. Zero leaves that to Temporal, which suggests it at some 4,000 events
+	// or 4 MB. An execution first does half as many new steps as the next run has to replay.
+	RolloverEvents int
 	// DrainTimeout is how long steps may take to end when the worker stops. Those that
 	// are safe to retry then run again elsewhere. Zero means 30 seconds.
 	DrainTimeout time.Duration

@@ -53,6 +53,9 @@ func (a Agent) Run(ctx workflow.Context, input json.RawMessage, start *protocol.
 		return nil, err
 	}
 	out, err := x.run(ctx, a.handle, input)
+	if workflow.IsContinueAsNewError(err) {
+		return nil, err
+	}
 	err = executionError(err)
 	x.publishEnd(ctx, err)
 	leave(ctx, start)
@@ -61,10 +64,15 @@ func (a Agent) Run(ctx workflow.Context, input json.RawMessage, start *protocol.
 
 // run lets the handler run when its turn has come.
 func (x *execution) run(ctx workflow.Context, handler func(workflow.Context, json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
-	if err := x.enter(ctx); err != nil {
-		return nil, err
+	if x.start.Roll == nil {
+		if err := x.enter(ctx); err != nil {
+			return nil, err
+		}
 	}
 	out, err := x.handle(ctx, handler, input)
+	if workflow.IsContinueAsNewError(err) {
+		return nil, err
+	}
 	if err == nil {
 		x.captureUncovered(ctx)
 	}
@@ -91,7 +99,7 @@ func encodeOutput(agent string, out any) (json.RawMessage, error) {
 }
 
 // handle runs the handler in a coroutine of its own, so that the main coroutine stays free to
-// end the run while the handler waits.
+// end the run while the handler waits: with what is fatal, or to continue as new.
 func (x *execution) handle(ctx workflow.Context, handler func(workflow.Context, json.RawMessage) (json.RawMessage, error), input json.RawMessage) (json.RawMessage, error) {
 	var out json.RawMessage
 	var err error
@@ -102,11 +110,23 @@ func (x *execution) handle(ctx workflow.Context, handler func(workflow.Context, 
 	})
 	// A cancelled execution ends when its handler has cleaned up, not before.
 	waiting, _ := workflow.NewDisconnectedContext(ctx)
-	if waitErr := workflow.Await(waiting, func() bool { return finished || x.fatal != nil }); waitErr != nil {
-		return nil, waitErr
+	for {
+		waitErr := workflow.Await(waiting, func() bool {
+			return finished || x.fatal != nil || x.rolling && (x.quiet() || x.cancelled())
+		})
+		switch {
+		case waitErr != nil:
+			return nil, waitErr
+		case x.fatal != nil:
+			return nil, x.fatal
+		case finished:
+			return out, err
+		}
+		if !x.cancelled() { // the next run would not know that it is
+			if rollErr := x.roll(ctx, input); rollErr != nil {
+				return nil, rollErr
+			}
+		}
+		x.rolling = false
 	}
-	if x.fatal != nil {
-		return nil, x.fatal
-	}
-	return out, err
 }

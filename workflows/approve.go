@@ -30,12 +30,17 @@ type approvals struct {
 	// they were then. Stale says that they will be once more.
 	listedAt, listings int
 	stale              bool
+	// loading says that those of the run before are not known yet.
+	loading bool
 }
 
 // approval is one of them. Its status changes once.
 type approval struct {
 	protocol.Approval
 	decided workflow.Settable
+	future  workflow.Future
+	// resumed says that it was asked for in an earlier run, and waiting that its step waits.
+	resumed, waiting bool
 }
 
 // approve asks for a person's decision and waits for it, or until it expires. Steps that run
@@ -43,7 +48,9 @@ type approval struct {
 func (p *pending) approve(ctx workflow.Context, decision protocol.Decision, window *protocol.ApprovalWindow) (*protocol.Decision, error) {
 	a, decided := p.x.askFor(ctx, p, decision, window)
 	err := p.outside(ctx, func() (resume bool, err error) {
+		a.waiting = true
 		rationale := p.x.awaitDecision(ctx, a, decided)
+		a.waiting = false
 		p.x.withdraw(ctx, a)
 		if rationale == "" {
 			return a.Status == protocol.ApprovalGranted || !p.x.since(protocol.RevisionCoalesced), nil
@@ -74,8 +81,12 @@ func (x *execution) askFor(ctx workflow.Context, p *pending, decision protocol.D
 		config = *decision.Approval
 	}
 	id := workflow.GetInfo(ctx).WorkflowExecution.ID
+	if a := x.approvals.byStep[protocol.ApprovalStep(protocol.ApprovalID(id, p.step.ID))]; a != nil && a.resumed {
+		x.pauseWhileBlocked(ctx)
+		return a, a.future
+	}
 	decided, settable := workflow.NewFuture(ctx)
-	a := &approval{decided: settable, Approval: protocol.Approval{
+	a := &approval{decided: settable, future: decided, Approval: protocol.Approval{
 		ID: protocol.ApprovalID(id, p.step.ID), ExecutionID: id, AgentID: x.agent,
 		StepID: p.step.ID, StepKind: p.step.Kind, Target: p.step.Target, ArgsHash: p.argsHash,
 		PolicyDigest: decision.PolicyDigest, Status: protocol.ApprovalPending,
@@ -98,7 +109,11 @@ func (x *execution) askFor(ctx workflow.Context, p *pending, decision protocol.D
 func (x *execution) awaitDecision(ctx workflow.Context, a *approval, decided workflow.Future) (rationale string) {
 	timerCtx, stop := workflow.WithCancel(ctx)
 	defer stop()
-	timer := workflow.NewTimerWithOptions(timerCtx, max(a.ExpiresAt.Sub(a.RequestedAt), 0), workflow.TimerOptions{
+	from := a.RequestedAt
+	if a.resumed {
+		from = workflow.Now(ctx)
+	}
+	timer := workflow.NewTimerWithOptions(timerCtx, max(a.ExpiresAt.Sub(from), 0), workflow.TimerOptions{
 		Summary: "approval of " + a.Target,
 	})
 	workflow.NewSelector(ctx).
@@ -226,6 +241,14 @@ func (s *approvals) serve(ctx workflow.Context, update, status string) error {
 // decide settles an approval. What check refuses does not get here, except when the approval
 // was settled in between.
 func (s *approvals) decide(ctx workflow.Context, verdict protocol.ApprovalVerdict, status string) (protocol.ApprovalDecided, error) {
+	if s.loading {
+		if err := workflow.Await(ctx, func() bool { return !s.loading }); err != nil {
+			return protocol.ApprovalDecided{}, err
+		}
+		if err := s.check(ctx, verdict); err != nil {
+			return protocol.ApprovalDecided{}, err
+		}
+	}
 	a, err := s.find(verdict.ApprovalID)
 	if err != nil {
 		return protocol.ApprovalDecided{}, err
@@ -241,6 +264,9 @@ func (s *approvals) decide(ctx workflow.Context, verdict protocol.ApprovalVerdic
 
 // check is the validator: what it refuses leaves no trace in the history.
 func (s *approvals) check(ctx workflow.Context, verdict protocol.ApprovalVerdict) error {
+	if s.loading {
+		return nil // decide looks again
+	}
 	a, err := s.find(verdict.ApprovalID)
 	switch {
 	case err != nil:

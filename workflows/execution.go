@@ -54,6 +54,15 @@ type execution struct {
 	// pausing says that resources are paused while approvals are pending, and underPause that one
 	// is being paused.
 	pausing, underPause bool
+	// lived counts the live steps of this run, active those under way, and resting those of them
+	// that only wait.
+	lived, active, resting int
+	// rolling says that the execution is to continue as new, and rollAfter that it may not
+	// before its history is so long.
+	rolling   bool
+	rollAfter int
+	// signals are those that have come before this run, by name.
+	signals map[string][]json.RawMessage
 	// running are the targets of the steps under way, in order, for the UI.
 	running []string
 }
@@ -85,11 +94,13 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		resources:     newResourceSet(),
 		mcpTools:      map[string][]protocol.MCPTool{},
 		mcpListing:    workflow.NewMutex(ctx),
+		signals:       map[string][]json.RawMessage{},
 		cancelled:     func() bool { return ctx.Err() != nil },
 	}
 	if start != nil {
 		x.start = *start
 	}
+	x.approvals.loading = x.start.Roll != nil
 	if err := x.serveApprovals(ctx); err != nil {
 		return nil, err
 	}
@@ -98,7 +109,13 @@ func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*e
 		return nil, err
 	}
 	x.publishStart(ctx)
-	if x.seed, err = loadSeed(ctx, x.start.Fork); err != nil {
+	if roll := x.start.Roll; roll != nil {
+		x.seed = newSeed()
+		err = x.unroll(ctx, roll)
+	} else {
+		x.seed, err = loadSeed(ctx, x.start.Fork)
+	}
+	if err != nil {
 		return nil, err
 	}
 	x.resources.adopt(x.seed)
@@ -118,6 +135,9 @@ func (x *execution) publishStart(ctx workflow.Context) {
 	x.status = protocol.StatusRunning
 	if x.start.Session != "" {
 		x.status = protocol.StatusPending
+	}
+	if x.start.Roll != nil {
+		x.status = x.start.Roll.Status
 	}
 	updates := []temporal.SearchAttributeUpdate{
 		statusAttribute.ValueSet(x.status),

@@ -25,7 +25,7 @@ type call struct {
 	mcp      *protocol.MCPTarget
 	activity string
 	// wait makes a step that waits in the workflow instead of in an activity.
-	wait func(workflow.Context) (json.RawMessage, error)
+	wait func(ctx workflow.Context, began time.Time) (json.RawMessage, error)
 	// value is the result of a local step that the workflow knows already.
 	value json.RawMessage
 }
@@ -39,6 +39,8 @@ type pending struct {
 	argsHash string
 	// leave ends the step's turn.
 	leave func()
+	// began is when a step that waits in the workflow began to, if that was in an earlier run.
+	began time.Time
 }
 
 // identify fixes the call's identity. From here on the call counts among identical ones.
@@ -92,7 +94,18 @@ func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
 		return nil, p.limited(*refusal)
 	}
 	if recorded := p.x.seed.take(p.step, p.call); recorded != nil {
-		return p.settle(recorded.Decision, recorded.outcome)
+		return p.replay(recorded)
+	}
+	open := p.x.seed.opened(p.step.ID)
+	if open == nil {
+		if err := p.x.hold(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p.x.active++
+	defer func() { p.x.active--; p.x.lived++ }()
+	if open != nil {
+		return p.resume(ctx, open)
 	}
 	if err := p.enter(ctx); err != nil {
 		return nil, err
@@ -102,6 +115,17 @@ func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
 	result, err := p.live(ctx)
 	p.x.noteDivergence(ctx)
 	return result, err
+}
+
+// replay gives what is recorded of the step.
+func (p *pending) replay(recorded *recordedStep) (json.RawMessage, error) {
+	if e := recorded.outcome.Error; e != nil && e.Reason == protocol.ReasonCancelled { // in an earlier run
+		if recorded.began {
+			p.x.indeterminate[p.same] = true
+		}
+		return nil, workflow.ErrCanceled
+	}
+	return p.settle(recorded.Decision, recorded.outcome)
 }
 
 // enter waits until it is the step's turn. Model calls and steps that wait in the workflow
@@ -146,6 +170,14 @@ func (p *pending) live(ctx workflow.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.carryOut(ctx, decision)
+}
+
+// carryOut runs a step that is allowed.
+func (p *pending) carryOut(ctx workflow.Context, decision *protocol.Decision) (json.RawMessage, error) {
+	if p.local() {
+		return p.runDecided(ctx, decision)
+	}
 	p.x.resources.touch(p.step)
 	defer p.x.started(ctx, p.call.target)()
 	if p.call.wait != nil {
@@ -178,9 +210,17 @@ func (p *pending) runLocal(ctx workflow.Context) (json.RawMessage, error) {
 		if err != nil {
 			return nil, err
 		}
-		if verdict, err = p.record(ctx, protocol.ActivityStep, decision); err != nil {
-			return nil, err
-		}
+		return p.runDecided(ctx, decision)
+	}
+	p.x.resources.touch(p.step)
+	return p.settle(verdict.Decision, *verdict.Outcome)
+}
+
+// runDecided runs a local step that is allowed.
+func (p *pending) runDecided(ctx workflow.Context, decision *protocol.Decision) (json.RawMessage, error) {
+	verdict, err := p.record(ctx, protocol.ActivityStep, decision)
+	if err != nil {
+		return nil, err
 	}
 	p.x.resources.touch(p.step)
 	return p.settle(verdict.Decision, *verdict.Outcome)
@@ -257,7 +297,13 @@ func localOptions(ctx workflow.Context, timeout time.Duration) workflow.Context 
 
 // waitFor lets the step wait in the workflow and records how that ended.
 func (p *pending) waitFor(ctx workflow.Context) (json.RawMessage, error) {
-	result, waitErr := p.call.wait(ctx)
+	began := p.began
+	if began.IsZero() {
+		began = workflow.Now(ctx)
+	}
+	var result json.RawMessage
+	var waitErr error
+	p.x.rest(func() { result, waitErr = p.call.wait(ctx, began) })
 	outcome := protocol.Outcome{Result: result}
 	if waitErr != nil {
 		described := failure.StepError(waitErr, p.step.Idempotency)

@@ -48,8 +48,9 @@ func Sleep(ctx workflow.Context, d time.Duration) error {
 	}
 	_, err = run[json.RawMessage](ctx, call{
 		kind: protocol.KindLocal, target: protocol.StepSleep, args: args,
-		wait: func(ctx workflow.Context) (json.RawMessage, error) {
-			timer := workflow.NewTimerWithOptions(ctx, d, workflow.TimerOptions{Summary: "sleep " + d.String()})
+		wait: func(ctx workflow.Context, began time.Time) (json.RawMessage, error) {
+			left := d - workflow.Now(ctx).Sub(began)
+			timer := workflow.NewTimerWithOptions(ctx, left, workflow.TimerOptions{Summary: "sleep " + d.String()})
 			return nil, timer.Get(ctx, nil)
 		},
 	})
@@ -67,13 +68,16 @@ func Receive[T any](ctx workflow.Context, name string) (T, error) {
 	}
 	return run[T](ctx, call{
 		kind: protocol.KindLocal, target: protocol.StepReceive, args: args,
-		wait: func(ctx workflow.Context) (json.RawMessage, error) {
+		wait: func(ctx workflow.Context, _ time.Time) (json.RawMessage, error) {
 			return receive(ctx, name)
 		},
 	})
 }
 
 func receive(ctx workflow.Context, name string) (json.RawMessage, error) {
+	if payload, ok := executionFrom(ctx).kept(name); ok {
+		return payload, nil
+	}
 	var payload json.RawMessage
 	var err error
 	signals := workflow.GetSignalChannel(ctx, name)

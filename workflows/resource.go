@@ -76,6 +76,11 @@ func (r Resource) Open(ctx workflow.Context, opts ResourceOptions) error {
 			return err
 		}
 	}
+	if x.resources.opened[r.key] == nil {
+		if err := x.hold(ctx); err != nil {
+			return err
+		}
+	}
 	x.opening++
 	defer func() { x.opening-- }()
 	leave, err := x.gate.close(ctx)

@@ -14,6 +14,7 @@ type seed struct {
 	described map[string]*recordedStep
 	steps     map[string]*recordedStep // those with an outcome
 	used      map[string]bool
+	open      map[string]*openStep // those that the run before has left waiting
 	left      int
 	resources map[string]*seededResource
 	tokens    int64 // that the copied model calls have used
@@ -30,16 +31,21 @@ type seededResource struct {
 	count       int
 }
 
+func newSeed() *seed {
+	return &seed{
+		described: map[string]*recordedStep{},
+		steps:     map[string]*recordedStep{},
+		used:      map[string]bool{},
+		open:      map[string]*openStep{},
+		resources: map[string]*seededResource{},
+	}
+}
+
 // loadSeed reads a fork's prefix. Its first page came with the start; the others are loaded,
 // one at a time, into the execution's own history, so that the source may be deleted
 // afterwards.
 func loadSeed(ctx workflow.Context, fork *protocol.Fork) (*seed, error) {
-	s := &seed{
-		described: map[string]*recordedStep{},
-		steps:     map[string]*recordedStep{},
-		used:      map[string]bool{},
-		resources: map[string]*seededResource{},
-	}
+	s := newSeed()
 	if fork == nil {
 		return s, nil
 	}
@@ -87,6 +93,8 @@ func (s *seed) load(ctx workflow.Context, fork *protocol.Fork, offset int) error
 type recordedStep struct {
 	protocol.PrefixStep
 	outcome protocol.Outcome
+	// began says that its body may have run.
+	began bool
 	// refusals are those of rate limits, which came before the outcome.
 	refusals []protocol.Limited
 }

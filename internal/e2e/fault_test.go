@@ -42,7 +42,8 @@ type workerSpec struct {
 	Scratch string `json:"scratch"`
 	Shared  bool   `json:"shared"`
 	// HostTimeout is how long steps wait for a host that is away.
-	HostTimeout time.Duration `json:"host_timeout"`
+	HostTimeout    time.Duration `json:"host_timeout"`
+	RolloverEvents int           `json:"rollover_events"`
 	// Policy is YAML, or empty.
 	Policy string `json:"policy"`
 }

@@ -24,6 +24,7 @@ type task interface {
 
 type (
 	prefixTask     struct{}
+	rolledTask     struct{}
 	parentTask     struct{}
 	createTask     struct{ resource *Resource }
 	checkpointTask struct{ request protocol.Checkpoint }
@@ -45,6 +46,8 @@ func (p *Projector) taskOf(s stamp, a *historypb.ActivityTaskScheduledEventAttri
 	switch a.GetActivityType().GetName() {
 	case protocol.ActivityLoadPrefix:
 		return prefixTask{}, nil
+	case protocol.ActivityLoadRun:
+		return rolledTask{}, nil
 	case protocol.ActivityLoadParent:
 		return parentTask{}, nil
 	case protocol.ActivityOpenResource:

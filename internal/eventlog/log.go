@@ -30,6 +30,10 @@ type Log struct {
 	Previous *protocol.Previous
 	State    json.RawMessage
 	Fork     *protocol.Fork // nil unless the execution is a fork
+	// Runs are the runs of the execution up to this one, oldest first. Loading names the one
+	// before as long as this one has yet to load what that has left.
+	Runs    []string
+	Loading string
 	// Policy is the policy that the execution has brought with it, or nil. PolicyDigest names
 	// the one that the worker had for the agent; Unrestricted says that it had none.
 	Policy       *protocol.PolicyBundle

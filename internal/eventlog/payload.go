@@ -110,6 +110,11 @@ type (
 		CoveredSeq    int64  `json:"covered_seq"`
 		Cause         string `json:"cause,omitempty"`
 	}
+	continuedPayload struct {
+		RunID         string `json:"run_id"`
+		PreviousRunID string `json:"previous_run_id"`
+	}
+
 	pausedPayload struct {
 		Key string `json:"key"`
 	}

@@ -231,20 +231,24 @@ func (m seqMap) checkpoint(c Checkpoint, atSeq int64) *protocol.PrefixCheckpoint
 // Pages is the page of records that begins at offset. It has as many records as fit
 // maxBytes of JSON before it is compressed, and at least one, so that paging always ends.
 func Pages(records []protocol.PrefixRecord, offset, maxBytes int) protocol.PrefixPage {
-	page := protocol.PrefixPage{Records: []protocol.PrefixRecord{}}
+	page, next := pageOf(records, offset, maxBytes)
+	return protocol.PrefixPage{Records: page, Next: next}
+}
+
+func pageOf[R any](records []R, offset, maxBytes int) (page []R, next int) {
+	page = []R{}
 	if offset < 0 || offset >= len(records) {
-		return page
+		return page, 0
 	}
 	size := len("[]")
 	for _, rec := range records[offset:] {
 		size += encodedSize(rec) + len(",")
-		if size > maxBytes && len(page.Records) > 0 {
-			page.Next = offset + len(page.Records)
-			return page
+		if size > maxBytes && len(page) > 0 {
+			return page, offset + len(page)
 		}
-		page.Records = append(page.Records, rec)
+		page = append(page, rec)
 	}
-	return page
+	return page, 0
 }
 
 // encodedSize is the size of v as JSON. What cannot be encoded counts for nothing

@@ -49,7 +49,7 @@ type Projector struct {
 
 // NewProjector starts an empty log. The ids are those that events carry.
 func NewProjector(executionID, runID string, dec Decoder) *Projector {
-	log := &Log{ExecutionID: executionID, RunID: runID, Status: protocol.StatusPending}
+	log := &Log{ExecutionID: executionID, RunID: runID, Runs: []string{runID}, Status: protocol.StatusPending}
 	return &Projector{
 		dec:        dec.withDefaults(),
 		log:        log,
@@ -219,6 +219,11 @@ func (p *Projector) created(s stamp, a *historypb.WorkflowExecutionStartedEventA
 	log.CreatedAt = s.at
 	log.Session, log.Parent, log.Fork, log.Policy = start.Session, start.Parent, start.Fork, start.Policy
 
+	if start.Roll != nil {
+		log.Loading = start.Roll.RunID
+		p.loading = true
+		return nil
+	}
 	p.waiting = log.Session != ""
 
 	created := createdPayload{AgentID: log.AgentID, Session: log.Session, Parent: log.Parent}

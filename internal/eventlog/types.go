@@ -14,6 +14,7 @@ const (
 	ExecutionStarted   = "execution.started"
 	ExecutionBlocked   = "execution.blocked"
 	ExecutionResumed   = "execution.resumed"
+	ExecutionContinued = "execution.continued"
 	ExecutionDiverged  = "execution.diverged"
 	ExecutionCompleted = "execution.completed"
 	ExecutionFailed    = "execution.failed"

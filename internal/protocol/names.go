@@ -22,6 +22,7 @@ const (
 	ActivityCreateResource = Prefix + "CreateResource" // input CreateResource, result ResourceCreated
 	ActivityCheckpoint     = Prefix + "Checkpoint"     // input Checkpoint, result CheckpointTaken
 	ActivityLoadPrefix     = Prefix + "LoadPrefix"     // input LoadPrefix, result PrefixPage
+	ActivityLoadRun        = Prefix + "LoadRun"        // input LoadRun, result RolledPage
 	ActivityPause          = Prefix + "PauseResource"  // input Pause
 	ActivityListMCPTools   = Prefix + "ListMCPTools"   // a local step; input ListMCPTools, Call; result []MCPTool
 	ActivityCallMCPTool    = Prefix + "CallMCPTool"    // a tool_call of an MCP server's tool; input its arguments, Call

@@ -13,7 +13,7 @@ import (
 // cannot be compressed stays below PayloadLimit.
 const PageBytes = 1 << 20
 
-// packedPage is a PrefixPage in JSON.
+// packedPage is a page of records in JSON.
 type packedPage struct {
 	// Gzip is the compressed JSON array of the records, and Records the array itself where it
 	// cannot be compressed.
@@ -23,8 +23,16 @@ type packedPage struct {
 }
 
 // MarshalJSON compresses the records.
-func (p PrefixPage) MarshalJSON() ([]byte, error) {
-	raw, err := json.Marshal(p.Records)
+func (p PrefixPage) MarshalJSON() ([]byte, error) { return packPage(p.Records, p.Next) }
+
+// UnmarshalJSON expands the records.
+func (p *PrefixPage) UnmarshalJSON(raw []byte) (err error) {
+	p.Next, err = unpackPage(raw, &p.Records)
+	return err
+}
+
+func packPage(records any, next int) ([]byte, error) {
+	raw, err := json.Marshal(records)
 	if err != nil {
 		return nil, err
 	}
@@ -37,28 +45,26 @@ func (p PrefixPage) MarshalJSON() ([]byte, error) {
 		return nil, err
 	}
 	if base64.StdEncoding.EncodedLen(packed.Len()) >= len(raw) {
-		return json.Marshal(packedPage{Records: raw, Next: p.Next})
+		return json.Marshal(packedPage{Records: raw, Next: next})
 	}
-	return json.Marshal(packedPage{Gzip: packed.Bytes(), Next: p.Next})
+	return json.Marshal(packedPage{Gzip: packed.Bytes(), Next: next})
 }
 
-// UnmarshalJSON expands the records.
-func (p *PrefixPage) UnmarshalJSON(raw []byte) error {
+func unpackPage(raw []byte, records any) (next int, err error) {
 	var page packedPage
 	if err := json.Unmarshal(raw, &page); err != nil {
-		return err
+		return 0, err
 	}
-	p.Next = page.Next
 	if page.Records != nil {
-		return json.Unmarshal(page.Records, &p.Records)
+		return page.Next, json.Unmarshal(page.Records, records)
 	}
 	r, err := gzip.NewReader(bytes.NewReader(page.Gzip))
 	if err != nil {
-		return fmt.Errorf("prefix page: %w", err)
+		return 0, fmt.Errorf("prefix page: %w", err)
 	}
 	expanded, err := io.ReadAll(r)
 	if err != nil {
-		return fmt.Errorf("prefix page: %w", err)
+		return 0, fmt.Errorf("prefix page: %w", err)
 	}
-	return json.Unmarshal(expanded, &p.Records)
+	return page.Next, json.Unmarshal(expanded, records)
 }

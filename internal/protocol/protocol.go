@@ -19,6 +19,8 @@ type Start struct {
 	Fork    *Fork  `json:"fork,omitempty"`
 	// Policy decides instead of the worker's own. Forks bring it, and forks of those inherit it.
 	Policy *PolicyBundle `json:"policy,omitempty"`
+	// Roll is set in all runs of the execution but the first.
+	Roll *Roll `json:"roll,omitempty"`
 }
 
 // Fork says what an execution was forked from and what it starts with.
@@ -65,6 +67,8 @@ type Begin struct {
 	// Revision is that of the workflow code which began the execution. It goes on as that
 	// did, so that histories replay.
 	Revision int `json:"revision,omitempty"`
+	// RolloverEvents is how long the history of a run may become. Zero leaves it to Temporal.
+	RolloverEvents int `json:"rollover_events,omitempty"`
 }
 
 // Revisions of the workflow code. What a later one does otherwise depends on Begin.Revision.
@@ -77,7 +81,10 @@ const (
 	// forgotten.
 	RevisionRejoin = 2
 
-	Revision = RevisionRejoin
+	// RevisionRollover continues an execution as new before its history is too long.
+	RevisionRollover = 3
+
+	Revision = RevisionRollover
 )
 
 // Step identifies one recorded effect and says how it was declared.

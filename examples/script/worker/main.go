@@ -35,6 +35,7 @@ func run(ctx context.Context, args []string) error {
 	flags.BoolVar(&store.Shared, "shared", false, "all workers of the task queue share the data directory, so any of them may run any step")
 	flags.StringVar(&opts.PolicyPath, "policy", "", "file or directory of policies, which are followed as they change; without it all is allowed")
 	flags.BoolVar(&opts.RequirePolicy, "require-policy", false, "refuse all steps of agents that have no policy")
+	flags.IntVar(&opts.RolloverEvents, "rollover-events", 0, "how many events a run's history may have before the execution continues as new; 0 leaves that to Temporal")
 	if err := flags.Parse(args); err != nil {
 		if err == flag.ErrHelp {
 			return nil

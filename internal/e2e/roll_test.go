@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tinerun/tine"
+	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/worker"
+)
+
+// rolling has executions continue as new after few events.
+func rolling(events int) benchOption {
+	return withOptions(func(o *worker.Options) { o.RolloverEvents = events })
+}
+
+// TestRollover has a long execution roll over several times, which nothing but the log shows.
+func TestRollover(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(100))
+	log := b.run(t, open(5, nil), repeat(100, b.ledger("{i}")), write("end", "x"), step("uuid"))
+	e := log.Execution()
+	require.Equal(t, tine.StatusCompleted, e.Status)
+	require.Greater(t, len(e.Runs), 3)
+	require.Len(t, b.lines(t), 100)
+	for i, line := range b.lines(t) {
+		require.Equal(t, fmt.Sprint(i), line)
+	}
+	continued := 0
+	for i, event := range log.Events() {
+		require.EqualValues(t, i+1, event.Seq)
+		require.Contains(t, e.Runs, event.RunID)
+		if event.Type == "execution.continued" {
+			continued++
+		}
+	}
+	require.Equal(t, len(e.Runs)-1, continued)
+	require.Equal(t, "execution.created", log.Events()[0].Type)
+	require.Len(t, log.Steps(), 102)
+	for _, s := range log.Steps() {
+		require.Equal(t, "succeeded", s.Status)
+		require.False(t, s.Replayed)
+	}
+	require.Equal(t, map[string]string{"end": "x"}, b.files(t, log))
+}
+
+// waitForRuns waits until the execution has had so many runs.
+func (b *bench) waitForRuns(t *testing.T, id string, runs int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		e, err := b.Get(t.Context(), id)
+		return err == nil && len(e.Runs) >= runs
+	}, patience, 50*time.Millisecond)
+}
+
+// TestRolloverCarries has an approval, a timer and signals wait while other steps roll the
+// execution over, and checks that each ends once and as it would have.
+func TestRolloverCarries(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(80), withPolicy(t, askForAppends))
+	began := time.Now()
+	e := b.create(t, open(1000, nil), parallel(
+		appendTo("a", "A"),
+		op{"op": "wait", "ms": 6000},
+		op{"op": "signal", "name": "late"},
+		repeat(40, b.tally("{i}")),
+		op{"op": "signal", "name": "early"},
+	), op{"op": "signal", "name": "early"}, write("b", "B"))
+	pending := b.waiting(t, e, 1)[0]
+	for i := range 3 { // more than the script has received when it rolls over
+		require.NoError(t, b.temporal.SignalWorkflow(t.Context(), e, "", "early", i))
+	}
+	b.waitForRuns(t, e, 3)
+	require.Equal(t, tine.StatusBlocked, b.status(t, e))
+	require.Equal(t, pending, b.waiting(t, e, 1)[0])
+	b.grant(t, pending.ID, "bob")
+	require.NoError(t, b.temporal.SignalWorkflow(t.Context(), e, "", "late", "x"))
+	log := b.end(t, e)
+	require.Equal(t, tine.StatusCompleted, log.Execution().Status)
+	require.GreaterOrEqual(t, time.Since(began), 6*time.Second)
+	require.Less(t, time.Since(began), 30*time.Second)
+	require.Equal(t, map[string]string{"a": "A", "b": "B"}, b.files(t, log))
+	require.Len(t, b.lines(t), 40)
+	var out struct{ Results []json.RawMessage }
+	require.NoError(t, json.Unmarshal(log.Execution().Output, &out))
+	require.JSONEq(t, `{"ok":1}`, string(out.Results[2]))
+	counts := map[string]int{}
+	for i, event := range log.Events() {
+		require.EqualValues(t, i+1, event.Seq)
+		counts[event.Type]++
+	}
+	require.Equal(t, 1, counts["approval.requested"])
+	require.Equal(t, 1, counts["approval.granted"])
+	require.Equal(t, 1, counts["execution.blocked"])
+	require.Equal(t, 1, counts["execution.resumed"])
+	require.Equal(t, 1, counts["resource.bound"])
+	require.Equal(t, counts["step.proposed"], counts["step.succeeded"])
+	require.Equal(t, len(log.Steps()), counts["step.succeeded"])
+	require.Zero(t, counts["execution.diverged"])
+}
+
+// TestRolloverForks forks a rolled execution in each of its runs, and the fork rolls over as well.
+func TestRolloverForks(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(100))
+	source := b.run(t, open(1, nil), repeat(60, tool("append_file", op{"path": "f", "content": "{i},"}), b.tally("{i}")))
+	require.Greater(t, len(source.Execution().Runs), 2)
+	whole := source.Events()
+	for range 4 {
+		at := 7 + rand.Int64N(int64(len(whole))-7)
+		want := ""
+		for _, s := range source.Steps() {
+			if s.SettledSeq != 0 && s.SettledSeq <= at && s.Target == "append_file" {
+				var args struct{ Content string }
+				require.NoError(t, json.Unmarshal(s.Args, &args))
+				want += args.Content
+			}
+		}
+		input, err := json.Marshal(op{"ops": []op{open(1, nil), tool("read_file", op{"path": "f"})}})
+		require.NoError(t, err)
+		if want == "" {
+			continue
+		}
+		log := b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: at, Input: input})
+		var out struct{ Results []struct{ OK json.RawMessage } }
+		require.NoError(t, json.Unmarshal(log.Execution().Output, &out))
+		if source.Covered(at) {
+			require.Contains(t, string(out.Results[1].OK), want, "fork at %d", at)
+		}
+		same := b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: at})
+		require.Equal(t, tine.StatusCompleted, same.Execution().Status, "fork at %d", at)
+		require.Empty(t, same.Execution().Divergence)
+		require.Len(t, same.Steps(), len(source.Steps()))
+	}
+}
+
+// TestRolloverFollow follows an execution across its runs: each event comes once, in order.
+func TestRolloverFollow(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(60))
+	e := b.create(t, repeat(60, b.tally("{i}")))
+	var followed []tine.Event
+	for event, err := range b.Follow(t.Context(), e, 0) {
+		require.NoError(t, err)
+		followed = append(followed, event)
+	}
+	require.Equal(t, b.end(t, e).Events(), followed)
+}
+
+// TestRolloverKill kills workers while an execution rolls over.
+func TestRolloverKill(t *testing.T) {
+	t.Parallel()
+	b := setupIdle(t)
+	spec := b.spec()
+	spec.RolloverEvents = 80
+	e := b.create(t, open(10, nil), repeat(80, b.ledger("{i}"), b.tally("t{i}")))
+	for range 4 {
+		p := b.process(t, spec)
+		time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Millisecond)
+		p.kill()
+	}
+	b.process(t, spec)
+	log := b.end(t, e)
+	require.Equal(t, tine.StatusCompleted, log.Execution().Status)
+	require.Greater(t, len(log.Execution().Runs), 2)
+	seen := map[string]int{}
+	for _, line := range b.lines(t) {
+		seen[line]++
+	}
+	indeterminate := 0
+	for _, s := range log.Steps() {
+		if s.Error != nil {
+			require.Equal(t, protocol.ReasonIndeterminate, s.Error.Reason)
+			indeterminate++
+		}
+	}
+	for i := range 80 {
+		require.LessOrEqual(t, seen[fmt.Sprint(i)], 1)
+		require.GreaterOrEqual(t, seen[fmt.Sprintf("t%d", i)], 1)
+	}
+	require.LessOrEqual(t, indeterminate, 4)
+	for i, event := range log.Events() {
+		require.EqualValues(t, i+1, event.Seq)
+	}
+}
