@@ -64,7 +64,7 @@ func serve(raw string) error {
 	items := script.Items(driver, script.Echo{})
 	items[len(items)-1] = worker.Driver(hooked)
 	items = append(items, worker.Agent("slow_once", slowOnce), worker.Agent("slow_twice", slowTwice), worker.Tool(slowEffect, runSlowEffect), worker.Agent("converse", converse))
-	opts := worker.Options{TaskQueue: spec.Queue, HeartbeatTimeout: faultHeartbeat, HostTimeout: spec.HostTimeout}
+	opts := worker.Options{TaskQueue: spec.Queue, HeartbeatTimeout: faultHeartbeat, HostTimeout: spec.HostTimeout, RolloverEvents: spec.RolloverEvents}
 	if spec.Policy != "" {
 		bundle, err := policy.Compile(context.Background(), []policy.Source{{Name: "test.yaml", Data: []byte(spec.Policy)}}, policy.Options{})
 		if err != nil {

@@ -58,11 +58,19 @@ func (b *bench) waitForRuns(t *testing.T, id string, runs int) {
 	}, patience, 50*time.Millisecond)
 }
 
+const askForAppend = `
+default_action: allow
+rules:
+  - id: ask
+    when: {target: append_file}
+    then: {decision: require_approval, approval_config: {approvers: [bob], message: look at it}}
+`
+
 // TestRolloverCarries has an approval, a timer and signals wait while other steps roll the
 // execution over, and checks that each ends once and as it would have.
 func TestRolloverCarries(t *testing.T) {
 	t.Parallel()
-	b := setup(t, rolling(80), withPolicy(t, askForAppends))
+	b := setup(t, rolling(80), withPolicy(t, askForAppend))
 	began := time.Now()
 	e := b.create(t, open(1000, nil), parallel(
 		appendTo("a", "A"),
