@@ -33,7 +33,7 @@ const historiesDir = "../eventlog/testdata"
 
 // recordCases are the paths of which histories are stored. A file, once stored, is never
 // changed: it stands for executions that run somewhere. Each case gives an execution that has
-// ended.
+// ended, and after an "@" its run if that is not the last.
 var recordCases = map[string]func(*testing.T, *bench) string{
 	"plain": func(t *testing.T, b *bench) string { return id(b.run(t, example(b, nil)...)) },
 	"reuse": func(t *testing.T, b *bench) string { return id(b.run(t, example(b, op{"coverage_reuse": true})...)) },
@@ -125,6 +125,16 @@ var recordCases = map[string]func(*testing.T, *bench) string{
 	"approved": func(t *testing.T, b *bench) string {
 		b.restart(t, askForAppends)
 		return id(b.approvedRun(t))
+	},
+	"rolled-away": func(t *testing.T, b *bench) string {
+		log := b.rolled(t)
+		return id(log) + "@" + log.Execution().Runs[0]
+	},
+	"rolled": func(t *testing.T, b *bench) string { return id(b.rolled(t)) },
+	"rolled-fork": func(t *testing.T, b *bench) string {
+		b.opts.RolloverEvents = 0
+		source := b.rolled(t)
+		return id(b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: source.Execution().LatestSeq - 20}))
 	},
 	"approval-denied": func(t *testing.T, b *bench) string {
 		b.restart(t, askForAppends)
@@ -308,12 +318,12 @@ func TestRecord(t *testing.T) {
 			b.scratch = filepath.Join(os.TempDir(), "tine-record")
 			require.NoError(t, os.MkdirAll(b.scratch, 0o700))
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(b.scratch)) })
-			execution := run(t, b)
+			execution, runID, _ := strings.Cut(run(t, b), "@")
 			if name != "session" {
 				b.end(t, execution)
 			}
 			history := &historypb.History{}
-			events := b.temporal.GetWorkflowHistory(t.Context(), execution, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+			events := b.temporal.GetWorkflowHistory(t.Context(), execution, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 			for events.HasNext() {
 				event, err := events.Next()
 				require.NoError(t, err)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -135,7 +136,9 @@ func TestRolloverForks(t *testing.T) {
 			continue
 		}
 		log := b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: at, Input: input})
-		var out struct{ Results []struct{ OK json.RawMessage } }
+		var out struct {
+			Results []struct{ OK json.RawMessage }
+		}
 		require.NoError(t, json.Unmarshal(log.Execution().Output, &out))
 		if source.Covered(at) {
 			require.Contains(t, string(out.Results[1].OK), want, "fork at %d", at)
@@ -195,4 +198,95 @@ func TestRolloverKill(t *testing.T) {
 	for i, event := range log.Events() {
 		require.EqualValues(t, i+1, event.Seq)
 	}
+}
+
+// rolled runs a script that continues as new while an approval, a timer and a signal are waited for.
+func (b *bench) rolled(t *testing.T) *tine.Log {
+	t.Helper()
+	b.opts.RolloverEvents = 60
+	b.restart(t, askForAppend)
+	e := b.create(t, open(4, nil), parallel(
+		appendTo("a", "A"), op{"op": "wait", "ms": 3000}, op{"op": "signal", "name": "go"}, repeat(9, write("{i}", "x"), llm("{i}")),
+	), write("b", "B"))
+	pending := b.waiting(t, e, 1)[0]
+	b.waitForRuns(t, e, 2)
+	b.grant(t, pending.ID, "bob")
+	require.NoError(t, b.temporal.SignalWorkflow(t.Context(), e, "", "go", "now"))
+	return b.end(t, e)
+}
+
+// TestRolloverRace has approvals granted and signals sent all the time, so that some come in the very
+// moment in which the execution rolls over. None is lost, and none counts twice.
+func TestRolloverRace(t *testing.T) {
+	t.Parallel()
+	const rounds, signals = 12, 150
+	b := setup(t, rolling(60), withPolicy(t, askForAppend))
+	e := b.create(t, open(1000, nil), parallel(
+		repeat(rounds, appendTo("a", "{i},")),
+		repeat(signals, op{"op": "signal", "name": "s"}),
+		repeat(60, b.ledger("{i}")),
+	))
+	go func() {
+		for i := range signals {
+			_ = b.temporal.SignalWorkflow(context.Background(), e, "", "s", i)
+		}
+	}()
+	refused := map[string]bool{}
+	for granted := 0; granted < rounds; {
+		found, err := b.Get(t.Context(), e)
+		require.NoError(t, err)
+		for _, a := range found.Approvals {
+			if _, err := b.Grant(t.Context(), a.ID, tine.ApprovalDecision{By: "bob"}); err == nil {
+				granted++
+			} else if !refused[err.Error()] {
+				refused[err.Error()] = true
+				t.Logf("granting again after: %v", err)
+			}
+		}
+	}
+	log := b.end(t, e)
+	require.Equal(t, tine.StatusCompleted, log.Execution().Status)
+	require.Greater(t, len(log.Execution().Runs), 2)
+	require.Equal(t, map[string]string{"a": "0,1,2,3,4,5,6,7,8,9,10,11,"}, b.files(t, log))
+	require.Len(t, b.lines(t), 60)
+	var received []string
+	for _, s := range log.Steps() {
+		require.Equal(t, "succeeded", s.Status)
+		if s.Target == protocol.StepReceive {
+			received = append(received, string(s.Result))
+		}
+	}
+	require.Len(t, received, signals)
+	for i, payload := range received {
+		require.Equal(t, fmt.Sprint(i), payload)
+	}
+}
+
+// TestRolloverCancel cancels executions while they roll over again and again.
+func TestRolloverCancel(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(60))
+	for range 5 {
+		e := b.create(t, repeat(1000, b.tally("{i}")))
+		b.waitForRuns(t, e, 2)
+		time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond)
+		require.NoError(t, b.Cancel(t.Context(), e))
+		log := b.end(t, e)
+		require.Equal(t, tine.StatusCancelled, log.Execution().Status)
+		require.Equal(t, "execution.cancelled", log.Events()[log.Execution().LatestSeq-1].Type)
+	}
+}
+
+// TestRolloverWide has more calls at once than a run may have events.
+func TestRolloverWide(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(300))
+	var calls []op
+	for i := range 1000 {
+		calls = append(calls, b.tally(fmt.Sprint(i)))
+	}
+	log := b.run(t, parallel(calls...), step("uuid"))
+	require.Equal(t, tine.StatusCompleted, log.Execution().Status)
+	require.Len(t, log.Steps(), 1001)
+	require.Len(t, b.lines(t), 1000)
 }

@@ -135,6 +135,9 @@ func (p *Projector) restore(rec *protocol.RolledRecord) error {
 		if err := json.Unmarshal(rec.Step.Log, step); err != nil {
 			return err
 		}
+		if step.ArgsHash == "" { // they were not known yet
+			step.Args = nil
+		}
 		log.Steps = append(log.Steps, step)
 		p.steps[step.StepID] = step
 		return nil
