@@ -1,6 +1,7 @@
 package tine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"github.com/tinerun/tine/internal/eventlog"
 	"github.com/tinerun/tine/internal/history"
 	"github.com/tinerun/tine/internal/protocol"
+	"github.com/tinerun/tine/worker/storage"
 )
 
 // DefaultTaskQueue is where executions run unless they are created for another one.
@@ -31,6 +33,8 @@ type Options struct {
 	// DataConverter and FailureConverter are the Temporal client's. Nil means Temporal's own.
 	DataConverter    converter.DataConverter
 	FailureConverter converter.FailureConverter
+	// ExternalStorage is the Temporal client's, for payloads that are too large for a history.
+	ExternalStorage converter.ExternalStorage
 	// Identity is who decides approvals, unless a decision names somebody. It should be that of
 	// the Temporal client's connection.
 	Identity string
@@ -53,7 +57,9 @@ func NewClient(c client.Client, opts Options) *Client {
 	}
 	return &Client{
 		temporal: c, opts: opts,
-		decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},
+		decoder: eventlog.Decoder{
+			Data: opts.DataConverter, Failure: opts.FailureConverter, Resolve: storage.Resolver(opts.ExternalStorage),
+		},
 	}
 }
 
@@ -100,8 +106,8 @@ func (c *Client) start(ctx context.Context, req CreateRequest, start *protocol.S
 	if !json.Valid(req.Input) {
 		return nil, errors.New("create execution: the input is not valid JSON")
 	}
-	if len(req.Input) > protocol.PayloadLimit {
-		return nil, fmt.Errorf("create execution: the input has %d bytes; at most %d fit", len(req.Input), protocol.PayloadLimit)
+	if limit := cmp.Or(storage.Limit(c.opts.ExternalStorage), protocol.PayloadLimit); len(req.Input) > limit {
+		return nil, fmt.Errorf("create execution: the input has %d bytes; at most %d fit%s", len(req.Input), limit, protocol.StorageHint(limit))
 	}
 	if req.ID == "" {
 		id, err := uuid.NewV7()

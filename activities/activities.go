@@ -45,6 +45,8 @@ type Options struct {
 	// RolloverEvents is how long the history of a run may become before the execution continues
 	// as new. Zero leaves that to Temporal's suggestion.
 	RolloverEvents int
+	// PayloadLimit is the most bytes of JSON that fit a payload. Zero means what fits a history.
+	PayloadLimit int
 	// Decoder reads histories of other executions.
 	Decoder eventlog.Decoder
 }
@@ -87,6 +89,9 @@ func New(opts Options) (*Activities, error) {
 	}
 	if opts.HostTimeout == 0 {
 		opts.HostTimeout = DefaultHostTimeout
+	}
+	if opts.PayloadLimit == 0 {
+		opts.PayloadLimit = protocol.PayloadLimit
 	}
 	a := &Activities{
 		opts: opts, policy: opts.Policy, resources: opts.Resources,

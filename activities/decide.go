@@ -31,6 +31,7 @@ func (a *Activities) tineBegin(ctx context.Context) (protocol.Begin, error) {
 		HostTimeout:      a.opts.HostTimeout,
 		Revision:         protocol.Revision,
 		RolloverEvents:   a.opts.RolloverEvents,
+		PayloadLimit:     a.opts.PayloadLimit,
 	}
 	if described, ok := a.policy.(policy.Describer); ok {
 		begin.PolicyDigest, begin.Unrestricted = described.Describe(activity.GetInfo(ctx).WorkflowType.Name)
@@ -274,7 +275,7 @@ func (a *Activities) runLocal(ctx context.Context, in protocol.DecideRequest) (j
 	// A body that does not heed its context must not fail the workflow task that waits for it, which
 	// would say nothing of the step.
 	ended, ok := within(ctx, func() outcome {
-		result, err := h.run(ctx, in.Args, false)
+		result, err := a.fits(h.run(ctx, in.Args, false))
 		return outcome{result, err}
 	})
 	if !ok {

@@ -31,7 +31,7 @@ func (a *Activities) tineGenerate(ctx context.Context, req GenerateRequest, enve
 	if err != nil {
 		return nil, err
 	}
-	return encodeResult(envelope.Model, response)
+	return a.fits(encodeResult(envelope.Model, response))
 }
 
 // toolSpecs describes the tools that a request names: as it says itself, or else by what the

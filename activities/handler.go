@@ -98,10 +98,16 @@ func encodeResult(name string, result any) (json.RawMessage, error) {
 	if err != nil {
 		return nil, temporal.NewNonRetryableApplicationError("the result cannot be encoded as JSON: "+err.Error(), failure.TypeInvalidResult, nil)
 	}
-	if len(raw) > protocol.PayloadLimit {
-		return nil, temporal.NewNonRetryableApplicationError(
-			fmt.Sprintf("the result has %d bytes; at most %d fit. Return less, or a reference to where the rest is", len(raw), protocol.PayloadLimit),
-			failure.TypeInvalidResult, nil)
-	}
 	return raw, nil
+}
+
+// fits refuses a result that Temporal would: it would refuse it again and again.
+func (a *Activities) fits(raw json.RawMessage, err error) (json.RawMessage, error) {
+	if err != nil || len(raw) <= a.opts.PayloadLimit {
+		return raw, err
+	}
+	return nil, temporal.NewNonRetryableApplicationError(
+		fmt.Sprintf("the result has %d bytes; at most %d fit%s. Return less, or a reference to where the rest is",
+			len(raw), a.opts.PayloadLimit, protocol.StorageHint(a.opts.PayloadLimit)),
+		failure.TypeInvalidResult, nil)
 }

@@ -59,5 +59,5 @@ func (a *Activities) withMCP(ctx context.Context, envelope protocol.Call, body f
 	if err != nil {
 		return nil, err
 	}
-	return encodeResult(envelope.MCP.Server, result)
+	return a.fits(encodeResult(envelope.MCP.Server, result))
 }

@@ -34,7 +34,7 @@ func (a *Activities) runStep(ctx context.Context, h Handler, args json.RawMessag
 	defer release()
 	var result json.RawMessage
 	err := supervise(ctx, envelope.Idempotency, func(ctx context.Context) (err error) {
-		result, err = h.run(ctx, args, true)
+		result, err = a.fits(h.run(ctx, args, true))
 		return err
 	})
 	return result, err

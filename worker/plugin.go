@@ -19,6 +19,7 @@ import (
 	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/policy"
 	"github.com/tinerun/tine/resources"
+	"github.com/tinerun/tine/worker/storage"
 	"github.com/tinerun/tine/workflows"
 )
 
@@ -63,8 +64,10 @@ func NewPlugin(c client.Client, opts Options, serve ...Item) (*Plugin, error) {
 		Policy: opts.Policy, ForkPolicy: opts.ForkPolicy, PolicyOptions: opts.PolicyOptions, Resources: set,
 		Tools: i.tools, Steps: i.steps, Descriptions: i.descriptions, Models: i.models, MCPServers: i.mcpServers,
 		HeartbeatTimeout: opts.HeartbeatTimeout, HostTimeout: opts.HostTimeout, SessionSweep: opts.SessionSweep,
-		RolloverEvents: opts.RolloverEvents,
-		Decoder: eventlog.Decoder{Data: opts.DataConverter, Failure: opts.FailureConverter},
+		RolloverEvents: opts.RolloverEvents, PayloadLimit: storage.Limit(opts.ExternalStorage),
+		Decoder: eventlog.Decoder{
+			Data: opts.DataConverter, Failure: opts.FailureConverter, Resolve: storage.Resolver(opts.ExternalStorage),
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)

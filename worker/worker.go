@@ -65,6 +65,9 @@ type Options struct {
 	// DataConverter and FailureConverter are the client's. Nil means Temporal's own.
 	DataConverter    converter.DataConverter
 	FailureConverter converter.FailureConverter
+	// ExternalStorage is the client's, for payloads that are too large for a history. Without one
+	// arguments and results have at most close to 2 MiB of JSON.
+	ExternalStorage converter.ExternalStorage
 	// Logger is for Run, and for what the worker itself has to say. Nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -133,6 +136,7 @@ func Run(ctx context.Context, opts Options, serve ...Item) error {
 	}
 	defer c.Close()
 	opts.Namespace = settings.Namespace
+	opts.ExternalStorage = settings.ExternalStorage
 	opts.DataConverter, opts.FailureConverter = settings.DataConverter, settings.FailureConverter
 	w, err := New(c, opts, serve...)
 	if err != nil {

@@ -36,7 +36,7 @@ func NewAgent[In, Out any](name string, handler func(workflow.Context, In) (Out,
 			if err != nil {
 				return nil, err
 			}
-			return encodeOutput(name, out)
+			return encodeOutput(name, out, executionFrom(ctx).payloadLimit())
 		},
 	}
 }
@@ -84,15 +84,15 @@ func (x *execution) run(ctx workflow.Context, handler func(workflow.Context, jso
 	return out, err
 }
 
-func encodeOutput(agent string, out any) (json.RawMessage, error) {
+func encodeOutput(agent string, out any, limit int) (json.RawMessage, error) {
 	raw, err := protocol.Encode(out)
 	if err != nil {
 		return nil, temporal.NewNonRetryableApplicationError(
 			"the output of agent "+agent+" cannot be encoded: "+err.Error(), failure.TypeInvalidResult, nil)
 	}
-	if len(raw) > protocol.PayloadLimit {
+	if len(raw) > limit {
 		return nil, temporal.NewNonRetryableApplicationError(
-			fmt.Sprintf("the output of agent %s has %d bytes; at most %d fit", agent, len(raw), protocol.PayloadLimit),
+			fmt.Sprintf("the output of agent %s has %d bytes; at most %d fit%s", agent, len(raw), limit, protocol.StorageHint(limit)),
 			failure.TypeInvalidResult, nil)
 	}
 	return raw, nil

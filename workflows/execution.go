@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -79,6 +80,9 @@ func executionFrom(ctx workflow.Context) *execution {
 
 // since reports whether the execution began with workflow code of the revision or a later one.
 func (x *execution) since(revision int) bool { return x.begin.Revision >= revision }
+
+// payloadLimit is the most bytes of JSON that fit a payload.
+func (x *execution) payloadLimit() int { return cmp.Or(x.begin.PayloadLimit, protocol.PayloadLimit) }
 
 // newExecution reads what the worker offers and, in a fork, the recorded prefix.
 func newExecution(ctx workflow.Context, agent string, start *protocol.Start) (*execution, error) {

@@ -53,10 +53,10 @@ func (x *execution) identify(c call) (*pending, error) {
 			}
 		}
 	}
-	if len(c.args) > protocol.PayloadLimit {
+	if limit := x.payloadLimit(); len(c.args) > limit {
 		return nil, &StepError{
 			Kind: c.kind, Target: c.target, Reason: ReasonInvalidArguments,
-			Message: fmt.Sprintf("the arguments have %d bytes; at most %d fit", len(c.args), protocol.PayloadLimit),
+			Message: fmt.Sprintf("the arguments have %d bytes; at most %d fit%s", len(c.args), limit, protocol.StorageHint(limit)),
 		}
 	}
 	hash, err := protocol.ArgsHash(c.args)

@@ -73,7 +73,8 @@ func prepare(ctx context.Context, opts *options, progress io.Writer) (_ *place, 
 	w, err := worker.New(temporal, worker.Options{
 		TaskQueue: queue, Namespace: settings.Namespace,
 		DataConverter: settings.DataConverter, FailureConverter: settings.FailureConverter,
-		Logger: quiet(progress),
+		ExternalStorage: settings.ExternalStorage,
+		Logger:          quiet(progress),
 	}, agent.Items(driver, model)...)
 	if err != nil {
 		return nil, err
@@ -84,6 +85,7 @@ func prepare(ctx context.Context, opts *options, progress io.Writer) (_ *place, 
 	p.client = tine.NewClient(temporal, tine.Options{
 		Namespace: settings.Namespace, TaskQueue: queue,
 		DataConverter: settings.DataConverter, FailureConverter: settings.FailureConverter,
+		ExternalStorage: settings.ExternalStorage,
 	})
 	return p, nil
 }

@@ -106,6 +106,7 @@ func (p *place) serve(ctx context.Context, options client.Options, logger *slog.
 	w, err := worker.New(p.temporal, worker.Options{
 		TaskQueue: p.queue, Namespace: options.Namespace, Policy: bundle, Logger: logger,
 		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
+		ExternalStorage: options.ExternalStorage,
 	}, agent.Items(settings, model)...)
 	if err != nil {
 		return err
@@ -124,6 +125,7 @@ func (p *place) connect(options client.Options) {
 	p.Client = tine.NewClient(p.temporal, tine.Options{
 		Namespace: options.Namespace, TaskQueue: p.queue, Identity: "you",
 		DataConverter: options.DataConverter, FailureConverter: options.FailureConverter,
+		ExternalStorage: options.ExternalStorage,
 	})
 }
 

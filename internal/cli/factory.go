@@ -136,7 +136,7 @@ func (f *factory) dialServer(ctx context.Context) (executions, func(), error) {
 	return tineClient{tine.NewClient(c, tine.Options{
 		Namespace: settings.Namespace, TaskQueue: f.taskQueue,
 		DataConverter: settings.DataConverter, FailureConverter: settings.FailureConverter,
-		Identity: settings.Identity,
+		Identity: settings.Identity, ExternalStorage: settings.ExternalStorage,
 	})}, c.Close, nil
 }
 

@@ -71,6 +71,7 @@ func addConnectionFlags(root *cobra.Command, f *factory) {
 	flags := root.PersistentFlags()
 	flags.StringVar(&f.flags.Address, "address", "", "`HOST:PORT` of the Temporal server")
 	flags.StringVar(&f.flags.Namespace, "namespace", "", "Temporal `NAMESPACE`")
+	flags.StringVar(&f.flags.Storage, "storage", "", "`DIR` that the workers keep large payloads in (env TINE_STORAGE)")
 	flags.StringVar(&f.flags.Profile, "profile", "", "`NAME` of a profile in Temporal's profile file")
 	flags.StringVar(&f.taskQueue, "task-queue", tine.DefaultTaskQueue, "task `QUEUE` that executions run on")
 	flags.VarP(&f.output, "output", "o", "text for people, json for programs")

@@ -3,14 +3,18 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
 	"go.temporal.io/sdk/log"
+
+	"github.com/tinerun/tine/worker/storage"
 )
 
 // dialTimeout is how long a server may take to answer. A local one answers at once.
@@ -21,6 +25,8 @@ type Flags struct {
 	Address   string
 	Namespace string
 	Profile   string
+	// Storage is where payloads go that are too large for a history.
+	Storage string
 }
 
 // ServerError says that the server cannot be reached.
@@ -52,6 +58,11 @@ func Options(flags Flags) (client.Options, error) {
 	}
 	if opts.Namespace == "" {
 		opts.Namespace = client.DefaultNamespace
+	}
+	if location := cmp.Or(flags.Storage, os.Getenv(storage.Env)); location != "" {
+		if opts.ExternalStorage, err = storage.Open(location); err != nil {
+			return client.Options{}, err
+		}
 	}
 	return opts, nil
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -163,19 +164,28 @@ func TestRolloverFollow(t *testing.T) {
 	require.Equal(t, b.end(t, e).Events(), followed)
 }
 
-// TestRolloverKill kills workers while an execution rolls over.
+var long = flag.Bool("long", false, "kill an execution of 10,000 steps twenty times, instead of a short one")
+
+// TestRolloverKill kills workers while an execution rolls over, and forks it all over afterwards.
 func TestRolloverKill(t *testing.T) {
 	t.Parallel()
+	rounds, kills, forks, every := 80, 4, 3, 10
 	b := setupIdle(t)
 	spec := b.spec()
 	spec.RolloverEvents = 80
-	e := b.create(t, open(10, nil), repeat(80, b.ledger("{i}"), b.tally("t{i}")))
-	for range 4 {
+	between := func() time.Duration { return time.Duration(500+rand.IntN(1500)) * time.Millisecond }
+	if *long {
+		rounds, kills, forks, every, spec.RolloverEvents = 3333, 20, 20, 50, 0
+		between = func() time.Duration { return time.Duration(3+rand.IntN(10)) * time.Second }
+	}
+	e := b.create(t, open(every, nil), repeat(rounds, b.ledger("{i}"), b.tally("t{i}"), write("f{i}", "{i}")))
+	for range kills {
 		p := b.process(t, spec)
-		time.Sleep(time.Duration(500+rand.IntN(1500)) * time.Millisecond)
+		time.Sleep(between())
 		p.kill()
 	}
 	b.process(t, spec)
+	require.Eventually(t, func() bool { return b.status(t, e) != tine.StatusRunning }, 20*time.Minute, time.Second)
 	log := b.end(t, e)
 	require.Equal(t, tine.StatusCompleted, log.Execution().Status)
 	require.Greater(t, len(log.Execution().Runs), 2)
@@ -190,13 +200,58 @@ func TestRolloverKill(t *testing.T) {
 			indeterminate++
 		}
 	}
-	for i := range 80 {
+	for i := range rounds {
 		require.LessOrEqual(t, seen[fmt.Sprint(i)], 1)
 		require.GreaterOrEqual(t, seen[fmt.Sprintf("t%d", i)], 1)
 	}
-	require.LessOrEqual(t, indeterminate, 4)
+	require.LessOrEqual(t, indeterminate, kills)
 	for i, event := range log.Events() {
 		require.EqualValues(t, i+1, event.Seq)
+	}
+	b.forkEverywhere(t, log, forks)
+}
+
+// forkEverywhere forks an execution that writes one file after another at random events, and checks that
+// the fork has the steps of the event, and the files of its newest checkpoint.
+func (b *bench) forkEverywhere(t *testing.T, source *tine.Log, forks int) {
+	t.Helper()
+	input, err := json.Marshal(op{"ops": []op{open(1, nil), tool("list_files", op{})}})
+	require.NoError(t, err)
+	for range forks {
+		at := 7 + rand.Int64N(source.Execution().LatestSeq-7)
+		var covered int64
+		for _, c := range source.ForkPoints().Checkpoints {
+			if c.CoveredSeq <= at {
+				covered = c.CoveredSeq
+			}
+		}
+		var files []string
+		steps := 0
+		for _, s := range source.Steps() {
+			if s.SettledSeq <= at {
+				steps++
+			}
+			if s.Target == "write_file" && s.SettledSeq <= covered {
+				var args struct{ Path string }
+				require.NoError(t, json.Unmarshal(s.Args, &args))
+				files = append(files, args.Path)
+			}
+		}
+		log := b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: at, Input: input})
+		copied := 0
+		for _, s := range log.Steps() {
+			if s.Replayed {
+				copied++
+			}
+		}
+		require.Equal(t, steps, copied, "fork at %d", at)
+		var listed []struct{ Path string }
+		require.NoError(t, json.Unmarshal(log.Steps()[len(log.Steps())-1].Result, &listed))
+		var found []string
+		for _, f := range listed {
+			found = append(found, f.Path)
+		}
+		require.ElementsMatch(t, files, found, "fork at %d", at)
 	}
 }
 

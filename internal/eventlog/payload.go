@@ -7,6 +7,7 @@ import (
 
 	commonpb "go.temporal.io/api/common/v1"
 	failurepb "go.temporal.io/api/failure/v1"
+	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"google.golang.org/protobuf/proto"
@@ -144,6 +145,8 @@ func (s *Step) decisionPayload() decisionPayload {
 type Decoder struct {
 	Data    converter.DataConverter
 	Failure converter.FailureConverter
+	// Resolve puts payloads into an event that it only refers to. Nil if there are none.
+	Resolve func(*historypb.HistoryEvent) error
 }
 
 func (d Decoder) withDefaults() Decoder {

@@ -69,7 +69,14 @@ func (p *Projector) Log() *Log { return p.log }
 // Add reads the next event of the history. After an error the projector is of no
 // further use.
 func (p *Projector) Add(ev *historypb.HistoryEvent) error {
-	if err := p.add(ev); err != nil {
+	err := error(nil)
+	if p.dec.Resolve != nil {
+		err = p.dec.Resolve(ev)
+	}
+	if err == nil {
+		err = p.add(ev)
+	}
+	if err != nil {
 		return fmt.Errorf("history event %d (%s) of execution %s: %w", ev.GetEventId(), ev.GetEventType(), p.log.ExecutionID, err)
 	}
 	p.log.HistoryEvents++

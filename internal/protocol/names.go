@@ -62,6 +62,14 @@ func Reserved(name string) bool {
 // refuses payloads of 2 MiB; the rest is for what stands around the JSON.
 const PayloadLimit = 2<<20 - 64<<10
 
+// StorageHint tells whoever meets a limit how it could be higher.
+func StorageHint(limit int) string {
+	if limit > PayloadLimit {
+		return ""
+	}
+	return " (more with external storage, which TINE_STORAGE names)"
+}
+
 // Search attributes and memo keys of an execution.
 const (
 	AttributeStatus     = "TineStatus"     // Keyword: one of the Status constants

@@ -69,6 +69,8 @@ type Begin struct {
 	Revision int `json:"revision,omitempty"`
 	// RolloverEvents is how long the history of a run may become. Zero leaves it to Temporal.
 	RolloverEvents int `json:"rollover_events,omitempty"`
+	// PayloadLimit is the most bytes of JSON that fit a payload. Zero means PayloadLimit.
+	PayloadLimit int `json:"payload_limit,omitempty"`
 }
 
 // Revisions of the workflow code. What a later one does otherwise depends on Begin.Revision.
