@@ -64,6 +64,7 @@ type Activities struct {
 	policy           policy.Engine
 	overrides        overrides
 	prefixes         prefixes
+	conversations    conversations
 	resources        *resources.Set
 	tools, steps     map[string]Handler
 	descriptions     map[string]string

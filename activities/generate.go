@@ -11,10 +11,14 @@ import (
 )
 
 // tineGenerate is the activity of an llm_call.
-func (a *Activities) tineGenerate(ctx context.Context, req GenerateRequest, envelope protocol.Call) (json.RawMessage, error) {
+func (a *Activities) tineGenerate(ctx context.Context, raw json.RawMessage, envelope protocol.Call) (json.RawMessage, error) {
 	model, ok := a.models[envelope.Model]
 	if !ok {
 		return nil, errUnknownStep("model", envelope.Model)
+	}
+	req, err := a.request(ctx, raw, envelope.Base)
+	if err != nil {
+		return nil, err
 	}
 	tools, err := a.toolSpecs(req)
 	if err != nil {

@@ -33,8 +33,9 @@ type execution struct {
 	buckets map[string]*bucket
 	taken   int
 	// tokens is what model calls have used.
-	tokens    int64
-	approvals approvals
+	tokens       int64
+	approvals    approvals
+	conversation conversation
 	// status is what the status attribute says.
 	status string
 	seed   *seed

@@ -119,6 +119,9 @@ func (p *pending) perform(ctx workflow.Context) (json.RawMessage, error) {
 
 // replay gives what is recorded of the step.
 func (p *pending) replay(recorded *recordedStep) (json.RawMessage, error) {
+	if p.step.Kind == protocol.KindLLM && p.x.since(protocol.RevisionMessages) {
+		p.x.conversation.remember(p.step.ID, protocol.Messages(p.call.args))
+	}
 	if e := recorded.outcome.Error; e != nil && e.Reason == protocol.ReasonCancelled { // in an earlier run
 		if recorded.began {
 			p.x.indeterminate[p.same] = true
@@ -328,7 +331,13 @@ func (p *pending) execute(ctx workflow.Context) (protocol.Outcome, error) {
 		envelope.Resources = p.x.resources.bound()
 		p.x.resources.wake()
 	}
-	future := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, p.activityOptions()), activity, p.call.args, envelope)
+	args := p.call.args
+	if p.step.Kind == protocol.KindLLM && p.x.since(protocol.RevisionMessages) {
+		messages := protocol.Messages(args)
+		args, envelope.Base = p.x.conversation.shorten(args, messages)
+		p.x.conversation.remember(p.step.ID, messages)
+	}
+	future := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, p.activityOptions()), activity, args, envelope)
 	err := p.x.await(ctx, future, &result)
 	if failure.IsCancelled(err) || errors.Is(err, errAbandoned) { // its body may have had its effect
 		p.x.indeterminate[p.same] = true

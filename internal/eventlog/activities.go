@@ -94,7 +94,13 @@ func (p *Projector) stepScheduled(s stamp, a *historypb.ActivityTaskScheduledEve
 	if step == nil || !step.startable() {
 		return nil, nil
 	}
-	if err := step.setArgs(p.dec.value(first(a.GetInput()))); err != nil {
+	var envelope protocol.Call
+	if second := nth(a.GetInput(), 1); second != nil && step.Kind == protocol.KindLLM {
+		if err := p.dec.Data.FromPayload(second, &envelope); err != nil {
+			return nil, fmt.Errorf("second argument: %w", err)
+		}
+	}
+	if err := p.setArgs(step, p.dec.value(first(a.GetInput())), envelope.Base); err != nil {
 		return nil, err
 	}
 	if step.Kind != protocol.KindLLM {

@@ -70,8 +70,15 @@ func (p *Projector) copiedProposal(s stamp, rec *protocol.PrefixRecord) error {
 		return errors.New("the record does not describe its step")
 	}
 	p.seeds[rec.StepID] = rec.Step
-	_, err := p.propose(s, rec.Step.Step)
-	return err
+	proposed := rec.Step.Step
+	if rec.Step.Base != nil {
+		proposed.Args = nil
+	}
+	step, err := p.propose(s, proposed)
+	if err != nil || rec.Step.Base == nil {
+		return err
+	}
+	return p.setArgs(step, rec.Step.Args, rec.Step.Base)
 }
 
 // copiedStep replays an event of a step, whose final decision came with the record that

@@ -73,6 +73,15 @@ type subject struct {
 // LatestSeq is the seq of the last event, or 0 when there is none.
 func (l *Log) LatestSeq() int64 { return int64(len(l.Events)) }
 
+// Step is the step with the id, or nil.
+func (l *Log) Step(id string) *Step {
+	i := slices.IndexFunc(l.Steps, func(s *Step) bool { return s.StepID == id })
+	if i < 0 {
+		return nil
+	}
+	return l.Steps[i]
+}
+
 // Resource is the resource registered under key, or nil.
 func (l *Log) Resource(key string) *Resource {
 	i := slices.IndexFunc(l.Resources, func(r *Resource) bool { return r.Key == key })

@@ -38,6 +38,7 @@ func (l *Log) copiedEvents(atSeq int64) ([]protocol.PrefixRecord, seqMap) {
 	var records []protocol.PrefixRecord
 	var seqs seqMap
 	refused := l.refusedBy(atSeq)
+	builds := l.building(func(s *Step) bool { return s.copiedAt(atSeq) })
 	for i := range l.Events[:atSeq] {
 		if step := l.subjects[i].step; step != nil && refused[step] && !step.copiedAt(atSeq) {
 			if rec, ok := copyRefusal(&l.Events[i], l.subjects[i]); ok {
@@ -48,11 +49,28 @@ func (l *Log) copiedEvents(atSeq int64) ([]protocol.PrefixRecord, seqMap) {
 		}
 		rec, ok := copyEvent(&l.Events[i], l.subjects[i], atSeq)
 		if ok {
+			if step := l.subjects[i].step; rec.Step != nil && builds[step] {
+				rec.Step.Args, rec.Step.Base = step.rest, step.base
+			}
 			records = append(records, rec)
 			seqs = append(seqs, l.Events[i].Seq)
 		}
 	}
 	return records, seqs
+}
+
+// building are the steps whose arguments build on those of a step that was proposed before, of those
+// that are copied. Where the other one is not copied the arguments are copied as a whole.
+func (l *Log) building(copied func(*Step) bool) map[*Step]bool {
+	before, builds := map[string]bool{}, map[*Step]bool{}
+	for _, step := range l.Steps {
+		if !copied(step) {
+			continue
+		}
+		builds[step] = step.base != nil && before[step.base.StepID]
+		before[step.StepID] = true
+	}
+	return builds
 }
 
 // refusedBy are the steps that a rate limit has refused up to an event.

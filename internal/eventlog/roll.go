@@ -29,12 +29,18 @@ func (l *Log) Rolled() ([]protocol.RolledRecord, error) {
 		}})
 	}
 	refusals := l.refusals()
+	builds := l.building(func(*Step) bool { return true })
 	for _, step := range l.Steps {
-		raw, err := json.Marshal(step)
+		rolled := &protocol.RolledStep{Refusals: refusals[step]}
+		logged := *step
+		if builds[step] {
+			logged.Args, rolled.Base = step.rest, step.base
+		}
+		raw, err := json.Marshal(logged)
 		if err != nil {
 			return nil, err
 		}
-		rolled := &protocol.RolledStep{Log: raw, Refusals: refusals[step]}
+		rolled.Log = raw
 		if step.ExecutingSeq != 0 && !step.settled() {
 			rolled.Began = &l.Events[step.ExecutingSeq-1].OccurredAt
 		}
@@ -137,6 +143,11 @@ func (p *Projector) restore(rec *protocol.RolledRecord) error {
 		}
 		if step.ArgsHash == "" { // they were not known yet
 			step.Args = nil
+		}
+		if rec.Step.Base != nil {
+			if err := p.setArgs(step, step.Args, rec.Step.Base); err != nil {
+				return err
+			}
 		}
 		log.Steps = append(log.Steps, step)
 		p.steps[step.StepID] = step

@@ -193,6 +193,23 @@ func (s *Step) setArgs(args json.RawMessage) error {
 	return nil
 }
 
+// setArgs sets arguments that may build on those of an earlier step.
+func (p *Projector) setArgs(step *Step, args json.RawMessage, base *protocol.MessagesBase) error {
+	if base == nil {
+		return step.setArgs(args)
+	}
+	earlier := p.steps[base.StepID]
+	if earlier == nil {
+		return fmt.Errorf("arguments of step %s build on step %s, which is not there", step.StepID, base.StepID)
+	}
+	whole, err := base.OnBase(args, protocol.Messages(earlier.Args))
+	if err != nil {
+		return fmt.Errorf("arguments of step %s: %w", step.StepID, err)
+	}
+	step.base, step.rest = base, args
+	return step.setArgs(whole)
+}
+
 // startable says that the step may begin: it is allowed, and has not begun.
 func (s *Step) startable() bool {
 	return s.Decision == protocol.Allow && s.Status == StepStatusProposed

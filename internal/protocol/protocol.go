@@ -86,7 +86,10 @@ const (
 	// RevisionRollover continues an execution as new before its history is too long.
 	RevisionRollover = 3
 
-	Revision = RevisionRollover
+	// RevisionMessages records a request to a model by what is new in it.
+	RevisionMessages = 4
+
+	Revision = RevisionMessages
 )
 
 // Step identifies one recorded effect and says how it was declared.
@@ -202,6 +205,8 @@ type Call struct {
 	Idempotency string `json:"idempotency,omitempty"`
 	// Model names the model reference of an llm_call.
 	Model string `json:"model,omitempty"`
+	// Base has the first messages of an llm_call's request, which its arguments leave out.
+	Base *MessagesBase `json:"base,omitempty"`
 	// MCP names the MCP server that a step is for, and its tool.
 	MCP *MCPTarget `json:"mcp,omitempty"`
 	// Resources are all resources the execution has opened.
@@ -326,6 +331,8 @@ type PrefixStep struct {
 	Step
 	Decision *Decision `json:"decision,omitempty"`
 	Attempts int       `json:"attempts,omitempty"`
+	// Base has the first messages that the arguments leave out.
+	Base *MessagesBase `json:"base,omitempty"`
 }
 
 // PrefixResource is a copied registration.

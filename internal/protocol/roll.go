@@ -96,6 +96,8 @@ type RolledRegistration struct {
 // RolledStep is a step. Log is what the log says of it.
 type RolledStep struct {
 	Log json.RawMessage `json:"log"`
+	// Base has the first messages that the arguments in Log leave out.
+	Base *MessagesBase `json:"base,omitempty"`
 	// Began is when a step that waits in the workflow began to.
 	Began *time.Time `json:"began,omitempty"`
 	// Refusals are those of rate limits that came before its outcome.
