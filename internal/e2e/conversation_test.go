@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,7 +56,7 @@ func talk(ctx workflow.Context, turns int) (int, error) {
 func distinct(turn int) string {
 	var b strings.Builder
 	for n := uint64(turn)*2654435761 + 1; b.Len() < turnBytes; n = n*6364136223846793005 + 1442695040888963407 {
-		fmt.Fprintf(&b, "%x ", n>>16)
+		b.WriteString(strconv.FormatUint(n>>16, 16) + " ")
 	}
 	return b.String()[:turnBytes]
 }

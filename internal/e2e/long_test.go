@@ -51,9 +51,9 @@ func BenchmarkLong(b *testing.B) {
 		forked, err := c.tine.Log(b.Context(), fork.ID)
 		require.NoError(b, err)
 		require.Len(b, forked.Steps(), long)
-		described, err := c.temporal.DescribeWorkflowExecution(b.Context(), fork.ID, "")
+		described, err := c.temporal.DescribeWorkflow(b.Context(), fork.ID, "")
 		require.NoError(b, err)
-		b.ReportMetric(float64(described.GetWorkflowExecutionInfo().GetHistorySizeBytes())/long, "B/replayed-step")
+		b.ReportMetric(float64(described.RawResponse.GetWorkflowExecutionInfo().GetHistorySizeBytes())/long, "B/replayed-step")
 		runtime.GC()
 		var mem runtime.MemStats
 		runtime.ReadMemStats(&mem)

@@ -84,9 +84,9 @@ func TestStorage(t *testing.T) {
 	require.Equal(t, tine.StatusCompleted, source.Execution().Status, source.Execution().FailureReason)
 	require.Len(t, source.Steps()[0].Result, size20MB+2)
 	require.Greater(t, len(source.Steps()[1].Args), size20MB)
-	described, err := b.temporal.DescribeWorkflowExecution(t.Context(), id(source), "")
+	described, err := b.temporal.DescribeWorkflow(t.Context(), id(source), "")
 	require.NoError(t, err)
-	require.Less(t, described.GetWorkflowExecutionInfo().GetHistorySizeBytes(), int64(64<<10))
+	require.Less(t, described.RawResponse.GetWorkflowExecutionInfo().GetHistorySizeBytes(), int64(64<<10))
 
 	fork := b.fork(t, tine.ForkRequest{ExecutionID: id(source), AtSeq: source.Steps()[0].SettledSeq})
 	require.Equal(t, tine.StatusCompleted, fork.Execution().Status, fork.Execution().FailureReason)
