@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/tinerun/tine"
+	"github.com/tinerun/tine/examples/script"
 	"github.com/tinerun/tine/internal/protocol"
 	"github.com/tinerun/tine/worker"
 )
@@ -345,4 +348,52 @@ func TestRolloverWide(t *testing.T) {
 	require.Equal(t, tine.StatusCompleted, log.Execution().Status)
 	require.Len(t, log.Steps(), wide+1)
 	require.Len(t, b.lines(t), wide)
+}
+
+// TestRolloverRetention deletes all runs but the last. The log stays whole, and events of deleted runs
+// can still be forked.
+func TestRolloverRetention(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(80))
+	log := b.run(t, open(1, nil), repeat(40, write("f{i}", "x")))
+	runs := log.Execution().Runs
+	require.Greater(t, len(runs), 2)
+	for _, run := range runs[:len(runs)-1] {
+		_, err := b.temporal.WorkflowService().DeleteWorkflowExecution(t.Context(), &workflowservice.DeleteWorkflowExecutionRequest{
+			Namespace: "default", WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: id(log), RunId: run},
+		})
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		_, err := b.temporal.DescribeWorkflow(t.Context(), id(log), runs[0])
+		return err != nil
+	}, patience, 50*time.Millisecond)
+	again, err := b.Log(t.Context(), id(log))
+	require.NoError(t, err)
+	require.Equal(t, log.Events(), again.Events())
+	b.forkEverywhere(t, again, 3)
+}
+
+// TestRolloverSession has turns of a session continue as new: the next one waits for the end, and goes on
+// with the workspace.
+func TestRolloverSession(t *testing.T) {
+	t.Parallel()
+	b := setup(t, rolling(80))
+	label := "rolling-" + b.queue
+	var turns []string
+	for _, name := range []string{"a", "b"} {
+		input, err := json.Marshal(op{"ops": []op{open(1, nil), repeat(25, write(name+"{i}", "x"))}})
+		require.NoError(t, err)
+		e, err := b.Create(t.Context(), tine.CreateRequest{Agent: script.Name, Input: input, Session: label})
+		require.NoError(t, err)
+		turns = append(turns, e.ID)
+	}
+	first, second := b.end(t, turns[0]), b.end(t, turns[1])
+	for _, log := range []*tine.Log{first, second} {
+		require.Equal(t, tine.StatusCompleted, log.Execution().Status, log.Execution().FailureReason)
+		require.Greater(t, len(log.Execution().Runs), 1)
+	}
+	require.Equal(t, turns[0], second.Execution().ParentExecutionID)
+	require.False(t, second.Execution().CreatedAt.IsZero())
+	require.Len(t, b.files(t, second), 50)
 }
