@@ -207,6 +207,9 @@ func (x *execution) describe(ctx workflow.Context) {
 	if x.seed != nil && x.seed.left > 0 {
 		b.WriteString(fmt.Sprintf("**Recorded steps left to replay:** %d\n\n", x.seed.left))
 	}
+	if roll := x.start.Roll; roll != nil {
+		b.WriteString(fmt.Sprintf("**Goes on with run** `%s`\n\n", roll.RunID))
+	}
 	if x.previous != nil {
 		b.WriteString(fmt.Sprintf("**Continues** `%s`\n\n", x.previous.ExecutionID))
 	}
