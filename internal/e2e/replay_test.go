@@ -214,6 +214,17 @@ rules: [{id: no-tally, when: {target: tally}, then: {decision: deny}}]
 		log, _ := b.converse(t)
 		return id(log)
 	},
+	"conversation": func(t *testing.T, b *bench) string { // as the loop, with requests by what is new
+		b.serve(t, modelItems(t, &modelServer{answers: loopAnswers()})...)
+		log, _ := b.converse(t)
+		return id(log)
+	},
+	"conversation-rolled": func(t *testing.T, b *bench) string {
+		b.opts.RolloverEvents = 30
+		b.serve(t, modelItems(t, &modelServer{answers: loopAnswers()})...)
+		log, _ := b.converse(t)
+		return id(log)
+	},
 	"mcp": func(t *testing.T, b *bench) string {
 		b.serve(t, libraryItems(t, newLibrary(t), nil)...)
 		return id(b.patronRun(t))
