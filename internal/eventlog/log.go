@@ -54,8 +54,17 @@ type Log struct {
 	Checkpoints []Checkpoint         // in the order of their resource.checkpointed events
 	Divergence  *protocol.Divergence
 
+	// requests has the arguments that are recorded by what is new in them.
+	requests map[*Step]requestOnBase
 	// subjects says what each of Events is about.
 	subjects []subject
+}
+
+// requestOnBase is how a request to a model is recorded: the messages of an earlier step, and what is
+// new.
+type requestOnBase struct {
+	base *protocol.MessagesBase
+	rest json.RawMessage
 }
 
 // subject is what an event is about: a step, a resource, or neither.

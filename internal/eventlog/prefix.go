@@ -50,7 +50,8 @@ func (l *Log) copiedEvents(atSeq int64) ([]protocol.PrefixRecord, seqMap) {
 		rec, ok := copyEvent(&l.Events[i], l.subjects[i], atSeq)
 		if ok {
 			if step := l.subjects[i].step; rec.Step != nil && builds[step] {
-				rec.Step.Args, rec.Step.Base = step.rest, step.base
+				request := l.requests[step]
+				rec.Step.Args, rec.Step.Base = request.rest, request.base
 			}
 			records = append(records, rec)
 			seqs = append(seqs, l.Events[i].Seq)
@@ -67,7 +68,9 @@ func (l *Log) building(copied func(*Step) bool) map[*Step]bool {
 		if !copied(step) {
 			continue
 		}
-		builds[step] = step.base != nil && before[step.base.StepID]
+		if request, ok := l.requests[step]; ok {
+			builds[step] = before[request.base.StepID]
+		}
 		before[step.StepID] = true
 	}
 	return builds

@@ -49,7 +49,10 @@ type Projector struct {
 
 // NewProjector starts an empty log. The ids are those that events carry.
 func NewProjector(executionID, runID string, dec Decoder) *Projector {
-	log := &Log{ExecutionID: executionID, RunID: runID, Runs: []string{runID}, Status: protocol.StatusPending}
+	log := &Log{
+		ExecutionID: executionID, RunID: runID, Runs: []string{runID}, Status: protocol.StatusPending,
+		requests: map[*Step]requestOnBase{},
+	}
 	return &Projector{
 		dec:        dec.withDefaults(),
 		log:        log,

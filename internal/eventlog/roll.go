@@ -34,7 +34,8 @@ func (l *Log) Rolled() ([]protocol.RolledRecord, error) {
 		rolled := &protocol.RolledStep{Refusals: refusals[step]}
 		logged := *step
 		if builds[step] {
-			logged.Args, rolled.Base = step.rest, step.base
+			request := l.requests[step]
+			logged.Args, rolled.Base = request.rest, request.base
 		}
 		raw, err := json.Marshal(logged)
 		if err != nil {

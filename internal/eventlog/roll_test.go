@@ -64,7 +64,7 @@ func requireRolled(t *testing.T, p *Projector) *Log {
 	next.coverage.resume()
 	same := func(want, got any, what string) {
 		t.Helper()
-		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.AllowUnexported(Step{})); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("%s after history event %d (-before +restored):\n%s", what, log.HistoryEvents, diff)
 		}
 	}

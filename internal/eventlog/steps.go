@@ -206,7 +206,7 @@ func (p *Projector) setArgs(step *Step, args json.RawMessage, base *protocol.Mes
 	if err != nil {
 		return fmt.Errorf("arguments of step %s: %w", step.StepID, err)
 	}
-	step.base, step.rest = base, args
+	p.log.requests[step] = requestOnBase{base, args}
 	return step.setArgs(whole)
 }
 

@@ -97,11 +97,6 @@ type Step struct {
 	SettledSeq   int64               `json:"settled_seq,omitempty"`
 	// Replayed says that the step was copied from the source of a fork.
 	Replayed bool `json:"replayed,omitempty"`
-
-	// base and rest are how the arguments are recorded: the messages of an earlier step, and
-	// what is new.
-	base *protocol.MessagesBase
-	rest json.RawMessage
 }
 
 // Resource is a resource that an execution has registered.
