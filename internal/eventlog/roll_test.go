@@ -14,7 +14,7 @@ import (
 	"github.com/tinerun/tine/internal/protocol"
 )
 
-// TestRolledLogs ends each recorded history after every twelfth of its events, and checks that the log which the
+// TestRolledLogs ends each recorded history after every sixtieth of its events, and at its end, and checks that the log which the
 // next run restores says the same: events, steps, checkpoints, and what forks would copy.
 func TestRolledLogs(t *testing.T) {
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestRolledLogs(t *testing.T) {
 			p := NewProjector("execution", "run", Decoder{})
 			for _, ev := range history.GetEvents() {
 				require.NoError(t, p.Add(ev))
-				if ev.GetEventId()%12 == 0 { // all of them take too long
+				if ev.GetEventId()%60 == 0 { // all of them take too long
 					requireRolled(t, p)
 				}
 			}
@@ -80,7 +80,7 @@ func requireRolled(t *testing.T, p *Projector) *Log {
 
 func requireSamePrefixes(t *testing.T, want, got *Log) {
 	t.Helper()
-	for seq := int64(1); seq <= want.LatestSeq(); seq += 5 {
+	for seq := int64(1); seq <= want.LatestSeq(); seq += 20 {
 		before, err := want.Prefix(seq)
 		require.NoError(t, err)
 		restored, err := got.Prefix(seq)

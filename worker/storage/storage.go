@@ -74,7 +74,8 @@ func (d directory) Store(ctx converter.StorageDriverStoreContext, payloads []*co
 
 func (d directory) write(hash string, raw []byte) error {
 	name := d.file(hash)
-	if info, err := os.Stat(name); err == nil && info.Size() == int64(len(raw)) {
+	// The content counts: a damaged file may have the right size, and no writer would ever mend it.
+	if _, err := d.read(hash); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
@@ -116,13 +117,13 @@ func (d directory) read(hash string) (*commonpb.Payload, error) {
 	}
 	raw, err := os.ReadFile(d.file(hash))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("payload %s is not in the storage; is %s the one that the workers use?", hash, Env)
+		return nil, fmt.Errorf("payload %s is not in the storage %s; is %s the one that the workers use?", hash, d.dir, Env)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if sum := sha256.Sum256(raw); hex.EncodeToString(sum[:]) != hash {
-		return nil, fmt.Errorf("payload %s is damaged", hash)
+		return nil, fmt.Errorf("payload %s in the storage %s is damaged", hash, d.dir)
 	}
 	payload := &commonpb.Payload{}
 	return payload, proto.Unmarshal(raw, payload)

@@ -87,17 +87,21 @@ func TestDirectoryFaults(t *testing.T) {
 	require.NoError(t, err)
 	name := files(t, dir)[0]
 
-	require.NoError(t, os.WriteFile(name, []byte("other"), 0o600))
-	_, err = retrieve(t, d, claims...)
-	require.ErrorContains(t, err, "is damaged")
-	_, err = store(t, d, payload("text")) // mends it: the size is another
+	info, err := os.Stat(name)
 	require.NoError(t, err)
-	_, err = retrieve(t, d, claims...)
-	require.NoError(t, err)
+	for _, damage := range [][]byte{[]byte("other"), make([]byte, info.Size())} {
+		require.NoError(t, os.WriteFile(name, damage, 0o600))
+		_, err = retrieve(t, d, claims...)
+		require.ErrorContains(t, err, dir+" is damaged")
+		_, err = store(t, d, payload("text")) // mends it
+		require.NoError(t, err)
+		_, err = retrieve(t, d, claims...)
+		require.NoError(t, err)
+	}
 
 	require.NoError(t, os.Remove(name))
 	_, err = retrieve(t, d, claims...)
-	require.ErrorContains(t, err, "is not in the storage")
+	require.ErrorContains(t, err, "is not in the storage "+dir)
 
 	for _, hash := range []string{"", "../../etc/passwd", "abcd"} {
 		_, err = retrieve(t, d, converter.StorageDriverClaim{ClaimData: map[string]string{"sha256": hash}})
